@@ -42,7 +42,9 @@ class Workload:
         sample_sizes: -> how large the samples of the training set are, in any unit, where a batch is padded to its
             largest: with a typical batch, estimates tell what PyTorch's allocator comes to hold in steps on batches
             drawn at random. None where samples are alike, or packed.
-        loader: micro-batch size -> ``DataLoader`` that yields such batches; None where only ``batch`` is known.
+        loader: micro-batch size -> ``DataLoader`` that yields such batches. A live trial times it after all else, and
+            plans say where steps would wait for it. None, or a function that returns None, where only ``batch`` is
+            known.
         shard: shards the model over the replicas before the optimizer is made, in place as
             ``torch.distributed.fsdp.fully_shard`` does, or by returning the ``FullyShardedDataParallel`` around it;
             takes the model and the recipe, in whose precision it is to compute, as by FSDP's ``MixedPrecisionPolicy``:

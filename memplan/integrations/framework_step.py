@@ -45,6 +45,10 @@ class FrameworkStep(ABC):
         """Return how large samples are, as shares of the largest; none where that cannot be told."""
 
     @abstractmethod
+    def loader(self, micro_batch_size: int) -> Iterable[Any] | None:
+        """Make the loader of the training data as the framework would; None where its batches cannot be resized."""
+
+    @abstractmethod
     def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
         """Run the forward pass and return the loss."""
 
@@ -77,6 +81,7 @@ class FrameworkStep(ABC):
             ema=ema,
             typical_batch=self.typical_batch,
             sample_sizes=self.sample_sizes,
+            loader=self.loader,
             zero_grad_before_backward=self.zero_grad_before_backward,
             zero_grad_after_step=self.zero_grad_after_step,
             evaluate=self.evaluate if evaluates else None,

@@ -24,6 +24,7 @@ from memplan.integrations.largest_samples import largest_samples
 from memplan.integrations.lightning_sharding import module_in
 from memplan.integrations.lightning_stand_in import set_torch_flags, trainer_stand_in, validating
 from memplan.integrations.packed_batches import PackedBatch, packed
+from memplan.integrations.resized_loaders import resized_loader
 from memplan.training.skipped_initialisation import initialisation_skipped
 
 if TYPE_CHECKING:
@@ -210,6 +211,11 @@ class LightningStep(FrameworkStep):
             return _only_optimizer(module.configure_optimizers())
         finally:
             del self._trainer.model
+
+    def loader(self, micro_batch_size: int) -> DataLoader[Any] | None:
+        """Make the training DataLoader with batches of a size; None for several, or one that makes its own batches."""
+        loaders = self._tree()
+        return resized_loader(loaders, micro_batch_size) if isinstance(loaders, DataLoader) else None
 
     def _data(self) -> Any:
         """Return the training data: a DataLoader, or what the datamodule or module returns for one."""

@@ -82,10 +82,10 @@ class RunnerStep(FrameworkStep):
         """Open the training data before memory is counted: on the CPU it is part of what is there."""
         for name in self._modules:
             importlib.import_module(name)
-        self._loader = self._built_loader("train_dataloader")
+        self._loader = self._built_loader("train_dataloader", **_SINGLE)
 
-    def _built_loader(self, key: str) -> Any:
-        settings = {**copy.deepcopy(self._opened()[key]), **_SINGLE}
+    def _built_loader(self, key: str, **changes: Any) -> Any:
+        settings = {**copy.deepcopy(self._opened()[key]), **changes}
         with self._failed_import_named():
             return Runner.build_dataloader(settings, seed=0)
 
@@ -95,7 +95,7 @@ class RunnerStep(FrameworkStep):
 
     @functools.cached_property
     def _val_loader(self) -> Any:
-        return self._built_loader("val_dataloader")
+        return self._built_loader("val_dataloader", **_SINGLE)
 
     @functools.cached_property
     def _largest_evaluated(self) -> WorstBatches:
@@ -124,6 +124,10 @@ class RunnerStep(FrameworkStep):
     def batch(self, micro_batch_size: int) -> PackedBatch:
         """Collate the largest samples of the training dataset, and preprocess them."""
         return self._preprocessed(self._largest(micro_batch_size), self._loader)
+
+    def loader(self, micro_batch_size: int) -> Any:
+        """Make the training loader as the Runner would, with batches of a size."""
+        return self._built_loader("train_dataloader", batch_size=micro_batch_size, dataset=self._loader.dataset)
 
     def typical_batch(self, micro_batch_size: int) -> PackedBatch | None:
         """Collate and preprocess the samples nearest to the median in size; None where they do not differ."""

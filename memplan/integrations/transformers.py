@@ -23,7 +23,7 @@ with needs_extra("transformers", "transformers", "accelerate"):
     import accelerate  # noqa: F401 - the Trainer needs it
     from transformers import IntervalStrategy, Trainer, TrainerCallback
 
-from memplan.integrations.transformers_step import TrainerParts, TrainerStep, step_arguments
+from memplan.integrations.transformers_step import TrainerParts, TrainerStep, loader_arguments, step_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -106,6 +106,7 @@ def tune(
         collator=data_collator,
         processing_class=processing_class,
         sharding=sharding,
+        loader_arguments=loader_arguments(_values(args)),
     )
     step = TrainerStep(parts, model_init=model_init)
     values = _planned_values(args)

@@ -8,12 +8,13 @@ to fp32 as accelerate does in ``Accelerator.prepare_model``, a copy of the logit
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,12 @@ if TYPE_CHECKING:
     from memplan.worst_case import WorstBatches
 
 _LOOK_AT = 10_000  # samples are short lists of numbers
+_SINGLE_LOADER: dict[str, Any] = {
+    "dataloader_num_workers": 0,
+    "dataloader_persistent_workers": False,
+    "dataloader_prefetch_factor": None,
+    "dataloader_drop_last": False,
+}
 # What a single step in its own process does not need.
 _PLAIN_ARGUMENTS: dict[str, Any] = {
     "use_cpu": True,  # memplan moves model and batch itself
@@ -60,10 +67,7 @@ _PLAIN_ARGUMENTS: dict[str, Any] = {
     "eval_strategy": "no",
     "load_best_model_at_end": False,
     "dataset_num_proc": None,  # of TRL
-    "dataloader_num_workers": 0,
-    "dataloader_persistent_workers": False,
-    "dataloader_prefetch_factor": None,
-    "dataloader_drop_last": False,
+    **_SINGLE_LOADER,
     "disable_tqdm": True,
     "output_dir": None,
     "logging_dir": None,
@@ -86,6 +90,7 @@ class TrainerParts:
         processing_class: tokenizer or processor; None where there is none.
         eval_dataset: the dataset that is evaluated between steps, or several by name, packed; None where none is.
         sharding: settings of accelerate's plugin for FSDP2; None where every card holds the whole model.
+        loader_arguments: those that the training's loader has and a single step has not.
     """
 
     trainer_class: type[Any]
@@ -97,6 +102,7 @@ class TrainerParts:
     processing_class: Any
     eval_dataset: Parcel | None = None
     sharding: Mapping[str, Any] | None = None
+    loader_arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
 class TrainerStep(FrameworkStep):
@@ -176,6 +182,17 @@ class TrainerStep(FrameworkStep):
         """Collate the samples nearest to the median in length; None where all are of one length."""
         samples = self._largest.typical(micro_batch_size)
         return None if samples is None else self._collated(samples)
+
+    def loader(self, micro_batch_size: int) -> Any:
+        """Make the Trainer's own loader of the training dataset, with batches of a size."""
+        self._make_trainer_once()
+        trainer = copy.copy(self._trainer)
+        trainer.args = copy.copy(trainer.args)
+        for name, value in self._parts.loader_arguments.items():
+            setattr(trainer.args, name, value)
+        trainer.args.per_device_train_batch_size = trainer._train_batch_size = micro_batch_size  # noqa: SLF001 - read by its loader
+        trainer.train_dataset = self._prepared
+        return trainer.get_train_dataloader()
 
     def sample_sizes(self) -> Sequence[float]:
         """Return how long the samples are that were looked at."""
@@ -278,6 +295,11 @@ class TrainerStep(FrameworkStep):
     def _arguments(self, models: Sequence[nn.Module]) -> Any:
         made = _class_on_device_of(models, self._parts.arguments_class)
         return made(**{**self._parts.arguments, "output_dir": tempfile.gettempdir()})
+
+
+def loader_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those TrainingArguments of a whole training that its loader has and a single step has not."""
+    return {name: values[name] for name in _SINGLE_LOADER if name in values}
 
 
 def step_arguments(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from memplan.results import OutcomeKind
 
+_WORKER_TRACEBACK = "Original Traceback (most recent call last):"  # ExceptionWrapper in torch/_utils.py
 LINE_LIMIT = 300  # characters of evidence
 _HOST_MEMORY_TEXTS = (
     "DefaultCPUAllocator: can't allocate memory",
@@ -69,8 +70,11 @@ def is_kernel_text(text: str) -> bool:
 def one_line(type_name: str, text: str) -> str:
     """Return an exception's type with the first line of its text, cut to what fits into a report.
 
-    A line that ends in a colon announces what went wrong, and the next one goes with it.
+    A line that ends in a colon announces what went wrong, and the next one goes with it. Of what was raised in a worker
+    of a data loader, the traceback's last line tells that.
     """
+    if _WORKER_TRACEBACK in text:
+        type_name, _, text = text.strip().splitlines()[-1].partition(": ")
     first, second, *_ = (*(line.strip() for line in text.splitlines() if line.strip()), "", "")
     told = f"{first} {second}".rstrip() if first.endswith(":") else first
     line = f"{type_name}: {told}" if told else type_name

@@ -78,8 +78,17 @@ def run_trial(
         duration_s=ending.duration_s,
         measurement=readings.measurement if readings else None,
         log_tail=ending.log_tail,
-        notes=tuple(note for each in ending.messages if isinstance(each, TrialNotes) for note in each.notes),
+        notes=(
+            *(note for each in ending.messages if isinstance(each, TrialNotes) for note in each.notes),
+            *_loader_notes(attempt),
+        ),
     )
+
+
+def _loader_notes(attempt: _Attempt) -> tuple[str, ...]:
+    if attempt.ending.stop_reason is None or not attempt.watch.is_loading:
+        return ()
+    return (f"the workload's data loader was not timed: {attempt.ending.stop_reason}",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +142,11 @@ class _Watch:
         self._since = time.monotonic()
         self._stepping_since: float | None = None
 
+    @property
+    def is_loading(self) -> bool:
+        """Whether the child times the data loader, the last thing that it does."""
+        return self._progress is not None and self._progress.phase is TrialPhase.LOADING
+
     def hear(self, message: object) -> None:
         if isinstance(message, TrialProgress):
             self._progress = message
@@ -149,17 +163,18 @@ class _Watch:
         if self._has_verdict:
             return None
         if self._has_readings:
-            stop = self._over_time(self._since) or self._over_budget(pid)
+            running_s = time.monotonic() - self._since
+            if self.is_loading:  # what its workers hold, and share with this process, is no part of a step
+                stop = self._over(self._request.loader_limit_s or self._request.time_limit_s, running_s)
+            else:
+                stop = self._over(self._request.time_limit_s, running_s) or self._over_budget(pid)
             return stop.evidence if stop else None
         if self._stepping_since is None:
             over_time = self._over(self._request.build_limit_s, age_s)
         else:
-            over_time = self._over_time(self._stepping_since)
+            over_time = self._over(self._request.time_limit_s, time.monotonic() - self._stepping_since)
         self.verdict = over_time or self._over_step_limit() or self._over_budget(pid)
         return self.verdict.evidence if self.verdict else None
-
-    def _over_time(self, since: float) -> TrialVerdict | None:
-        return self._over(self._request.time_limit_s, time.monotonic() - since)
 
     def _over(self, limit_s: float, running_s: float) -> TrialVerdict | None:
         if running_s <= limit_s:

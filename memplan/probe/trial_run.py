@@ -24,6 +24,7 @@ from memplan.probe.failures import (
     told_in_one_line,
     what_was_raised,
 )
+from memplan.probe.loader_speed import time_loader
 from memplan.probe.readings import growth_note
 from memplan.probe.training_loop import build_training, run_evaluation, run_optimizer_step
 from memplan.probe.trials import (
@@ -35,15 +36,16 @@ from memplan.probe.trials import (
     TrialRequest,
     TrialVerdict,
 )
-from memplan.results import Measurement, OutcomeKind, TypicalStep
+from memplan.results import LoaderSpeed, Measurement, OutcomeKind, TypicalStep
 from memplan.worst_case import WorstBatches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from memplan.probe.readings import DevicePeaks, DeviceReadings
     from memplan.probe.training_loop import TrainingState
 
+_FAILED_LOADER = "the workload's data loader failed and was not timed: {evidence}"
 _FAILED_EVALUATION = "evaluation failed and is in no peak: {evidence}"
 _TYPICAL_STEPS = 3
 _MOST_TIMED_STEPS = 20
@@ -66,14 +68,19 @@ def run_request(request: TrialRequest, reply: Callable[[object], None]) -> None:
     reply(_progress(request, TrialPhase.ATTRIBUTING, request.warmup_steps + request.timed_steps))
     attributed = _attributed(readings, state, measurement)
     reply(attributed)
+    typical = None
     try:
         # the worst batch goes, and is not in the typical one's peak
         state = _on_typical_batch(_without_evaluation(state))
         typical = None if state.batch is None else _typical_step(request, readings, state)
     except BaseException as error:  # noqa: BLE001 - as above, and the measurement stands without it
         traceback.print_exception(what_was_raised(error))
-        return
-    reply(replace(attributed, measurement=replace(attributed.measurement, typical=typical)))
+    measurement = replace(attributed.measurement, typical=typical)
+    reply(replace(attributed, measurement=measurement))
+    if request.loader_limit_s is not None and state.workload.loader is not None:
+        reply(TrialProgress(phase=TrialPhase.LOADING))
+        measurement = replace(measurement, loader=_loader_speed(state.workload.loader, request, reply))
+        reply(replace(attributed, measurement=measurement))
 
 
 def _told_of(error: BaseException, readings: DeviceReadings) -> DeviceError | TrialVerdict:
@@ -122,6 +129,20 @@ def _evaluated(readings: DeviceReadings, state: TrainingState, reply: Callable[[
         reply(TrialNotes(notes=(_FAILED_EVALUATION.format(evidence=verdict.evidence),)))
         return _without_evaluation(state)
     return state
+
+
+def _loader_speed(
+    make_loader: Callable[[int], Iterable[object] | None], request: TrialRequest, reply: Callable[[object], None]
+) -> LoaderSpeed | None:
+    """Time the workload's data loader; None, and a note, where it fails: the measurement stands without it."""
+    size = request.recipe.micro_batch_size
+    try:
+        loader = make_loader(size)
+        return None if loader is None else time_loader(loader, size)
+    except BaseException as error:  # noqa: BLE001 - as above
+        traceback.print_exception(error)
+        reply(TrialNotes(notes=(_FAILED_LOADER.format(evidence=told_in_one_line(error)),)))
+        return None
 
 
 def _typical_step(request: TrialRequest, readings: DeviceReadings, state: TrainingState) -> TypicalStep:

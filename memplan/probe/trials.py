@@ -15,6 +15,7 @@ from memplan.workload import TrainingCommand, WorkloadSource
 WORKER_MODULE = "memplan.probe.worker"
 DEFAULT_TRIAL_LIMIT_S = 900.0
 DEFAULT_BUILD_LIMIT_S = 1800.0
+DEFAULT_LOADER_LIMIT_S = 30.0
 # The scale starts at 2**16 and halves with every skipped step (torch.amp.GradScaler): 20 bring it to 1/16.
 MOST_SKIPPED_STEPS = 20
 # What the profiler may take on top of the budget in the attributing step on the CPU, after the peaks have been read.
@@ -62,6 +63,8 @@ class TrialRequest:
         step_limit: how long one step may take; None for no limit of its own.
         configured_learning_rate: rate in the user's config, to which the recipe's stands in proportion; None leaves the
             optimizer's rates as the workload made them.
+        loader_limit_s: wall time that timing the workload's data loader, if it names one, may take once all else has
+            been measured, the start of its workers included; None where it is not to be timed.
     """
 
     source: WorkloadSource
@@ -76,6 +79,7 @@ class TrialRequest:
     time_limit_s: float = DEFAULT_TRIAL_LIMIT_S
     step_limit: StepLimit | None = None
     configured_learning_rate: float | None = None
+    loader_limit_s: float | None = None
 
     @property
     def card_indices(self) -> tuple[int, ...]:
@@ -100,6 +104,7 @@ class TrialPhase(StrEnum):
     EVALUATING = "evaluating"
     TIMING = "timing"
     ATTRIBUTING = "attributing"
+    LOADING = "timing the data loader"
 
 
 # What torch.compile does comes on top of a step. The attributing step, under a profiler, has no limit of its own: what

@@ -1,4 +1,4 @@
-"""What the settings of a data loader alone tell, and how to improve them; memplan measures no loading.
+"""What the settings of a data loader and its speed tell, and how to improve the settings.
 
 ======================  ============================================================================================
 setting                 is changed, where that is asked for
@@ -13,8 +13,9 @@ workers                 down to the number of processors, beyond which torch's `
 ======================  ============================================================================================
 
 From torch's ``DataLoader``: without workers, batches are made in the training process between two steps; each worker
-holds ``prefetch_factor`` finished batches, 2 by default. Half of the host's memory is a judgement. Not counted: copies
-of the data set in workers, and the loaders of other replicas on the machine.
+holds ``prefetch_factor`` finished batches, 2 by default. Half of the host's memory is a judgement, and so is that a
+tenth of the speed is worth a word. Not counted: copies of the data set in workers, the loaders of other replicas on the
+machine, and that on the CPU workers take time from the steps.
 """
 
 from __future__ import annotations
@@ -27,9 +28,12 @@ from memplan.units import GIB, format_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from memplan.results import LoaderSpeed
+
 _DEFAULT_PREFETCH_FACTOR = 2
 _WORTH_SAYING_BYTES = GIB
 _PARTS_OF_HOST = 2  # held batches take at most one of so many parts of its memory
+_WORTH_SAYING_SHARE = 0.9  # of the steps' speed, where a loader leaves no more than that
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +62,16 @@ class LoaderSurroundings:
         cpu_count: processors that the training may use; None where it runs on another machine.
         batch_bytes: tensor bytes of one micro-batch of the recommended recipe; None where it is not known.
         host_bytes: main memory that the training may use in all; None where it runs on another machine.
+        speed: of the loader by itself, as a trial timed it; None where none did.
+        trained_samples_per_s: speed of the recommended recipe's steps on a batch that is there; None without a trial.
     """
 
     on_cuda: bool
     cpu_count: int | None = None
     batch_bytes: int | None = None
     host_bytes: int | None = None
+    speed: LoaderSpeed | None = None
+    trained_samples_per_s: float | None = None
 
 
 def better_settings(settings: LoaderSettings, around: LoaderSurroundings) -> LoaderSettings:
@@ -102,8 +110,8 @@ def _remarks(settings: LoaderSettings, around: LoaderSurroundings) -> Iterator[s
             yield "persistent_workers needs loader workers, and there are 0: torch refuses that"
         if settings.prefetch_factor:
             yield "prefetch_factor needs loader workers, and there are 0: torch refuses that"
-        if around.on_cuda:
-            yield "with 0 loader workers the card waits while each batch is made; memplan does not measure that"
+        if around.on_cuda and around.speed is None:
+            yield "with 0 loader workers the card waits while each batch is made; only a workload's own loader is timed"
     if workers and cpu_count is not None and workers > cpu_count:
         yield f"{workers} loader workers share {cpu_count} processors"
     if settings.pin_memory is False and around.on_cuda:
@@ -112,3 +120,21 @@ def _remarks(settings: LoaderSettings, around: LoaderSurroundings) -> Iterator[s
     if batch_bytes is not None and held * batch_bytes >= _WORTH_SAYING_BYTES:
         each, total = format_bytes(batch_bytes), format_bytes(held * batch_bytes)
         yield f"{workers} loader workers hold up to {held} batches of {each}, {total} of host memory"
+    if around.speed is not None and around.trained_samples_per_s is not None:
+        yield from _waiting(around.speed, around.trained_samples_per_s)
+
+
+def _waiting(loader: LoaderSpeed, trained_per_s: float) -> Iterator[str]:
+    """Say what is left of the speed of steps that wait for their batches, if it is much less."""
+    made_per_s = loader.samples_per_s
+    if loader.workers and made_per_s <= _WORTH_SAYING_SHARE * trained_per_s:
+        yield (
+            f"the data loader makes {made_per_s:.1f} samples/s {loader.workers_text}: "
+            f"steps that could take {trained_per_s:.1f} wait for it"
+        )
+    together_per_s = 1 / (1 / made_per_s + 1 / trained_per_s)
+    if not loader.workers and together_per_s <= _WORTH_SAYING_SHARE * trained_per_s:
+        yield (
+            f"without loader workers each batch is made between steps: {made_per_s:.1f} samples/s of the loader and "
+            f"{trained_per_s:.1f} of the steps come to {together_per_s:.1f}"
+        )

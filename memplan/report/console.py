@@ -19,6 +19,7 @@ from memplan.report.trial_tables import (
     component_table,
     failure_lines,
     has_range,
+    loader_line,
     precision_table,
     range_table,
     throughput_plot,
@@ -110,6 +111,8 @@ def plan_view(report: RunReport) -> RenderableType:
         parts.append(component_table(report.subject, report.components))
         if report.subject.typical_samples_per_s is not None:
             parts.append(typical_line(report.subject))
+        if report.loader is not None:
+            parts.append(loader_line(report.loader))
     if report.plan is not None:
         parts.append(_recommendation(report.plan))
         if report.plan.config_patch is not None:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from memplan.recommend.knee import comparable
 from memplan.recommend.speeds import fastest_run
-from memplan.results import COMPONENTS, ContextBasis, RunStatus
+from memplan.results import COMPONENTS, ContextBasis, RunStatus, timed_loader
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from memplan.plans import Plan
     from memplan.recipe import Precision, Recipe
-    from memplan.results import Estimate, Measurement, OutcomeKind, PrecisionVerdict, Trial
+    from memplan.results import Estimate, LoaderSpeed, Measurement, OutcomeKind, PrecisionVerdict, Trial
     from memplan.training_checks import TrainingCheck
 
 
@@ -99,6 +99,7 @@ class RunReport:
         trials: every live run, in order.
         precisions: one row for each precision that was compared.
         throughput: runs of the recommended recipe at other micro-batches, smallest first; none where there is but one.
+        loader: the workload's data loader; None where none was timed.
         plan: the finished plan; None for a run that came to none.
         status: whether the run came to its end.
         failure: why it failed, in one line; None for a run that did not.
@@ -111,6 +112,7 @@ class RunReport:
     trials: tuple[TrialRow, ...]
     precisions: tuple[PrecisionRow, ...]
     throughput: tuple[TrialRow, ...]
+    loader: LoaderSpeed | None
     plan: Plan | None
     status: RunStatus
     failure: str | None
@@ -135,6 +137,7 @@ def report_run(
         trials=tuple(trial_row(trial) for trial in trials),
         precisions=tuple(_precision_row(verdict, trials) for verdict in plan.precisions) if plan else (),
         throughput=_throughput(trials, subject) if plan and subject else (),
+        loader=timed_loader(trials),
         plan=plan,
         status=status,
         failure=failure,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from memplan.report.facts import Comparison, RunReport, TrialRow
+    from memplan.results import LoaderSpeed
 
 EVIDENCE_INDENT = 6
 _PLOT_COLUMNS = 40
@@ -150,6 +151,12 @@ def typical_line(subject: TrialRow) -> Text:
         f"These are figures of the worst batch. A typical one peaks at {peak} of tensors and runs {speed} samples/s.",
         style=QUIET,
     )
+
+
+def loader_line(loader: LoaderSpeed) -> Text:
+    """Say how fast the data loader is, with which steps are worth comparing."""
+    speed = rate_text(loader.samples_per_s)
+    return Text(f"The data loader by itself makes {speed} samples/s {loader.workers_text}.", style=QUIET)
 
 
 def accumulates(trial: TrialRow) -> bool:

@@ -8,7 +8,16 @@ On the CPU no reserved peak is measured (None), process is the resident set, and
 from memplan.results.breakdown import COMPONENTS, BreakdownBytes, Component, PeakShare, Phase
 from memplan.results.estimates import ContextBasis, DrawnSteps, Estimate, LargestMicroBatch, Saving
 from memplan.results.outcome_kinds import OutcomeKind, RunStatus
-from memplan.results.trials import Measurement, Outcome, PrecisionVerdict, ProbeResult, Trial, TypicalStep
+from memplan.results.trials import (
+    LoaderSpeed,
+    Measurement,
+    Outcome,
+    PrecisionVerdict,
+    ProbeResult,
+    Trial,
+    TypicalStep,
+    timed_loader,
+)
 
 __all__ = [
     "COMPONENTS",
@@ -18,6 +27,7 @@ __all__ = [
     "DrawnSteps",
     "Estimate",
     "LargestMicroBatch",
+    "LoaderSpeed",
     "Measurement",
     "Outcome",
     "OutcomeKind",
@@ -29,4 +39,5 @@ __all__ = [
     "Saving",
     "Trial",
     "TypicalStep",
+    "timed_loader",
 ]

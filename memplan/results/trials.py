@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from memplan.json_documents import json_ready
 from memplan.notebooks import ShownAsPrinted
@@ -11,6 +11,9 @@ from memplan.recipe import Precision, Recipe
 from memplan.results.breakdown import BreakdownBytes
 from memplan.results.estimates import Estimate
 from memplan.results.outcome_kinds import OutcomeKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +27,26 @@ class TypicalStep:
 
     peak_allocated_bytes: int
     samples_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderSpeed:
+    """How fast the workload's own data loader makes batches while nothing is trained.
+
+    Args:
+        samples_per_s: samples over wall time, once every worker has made its first batch.
+        workers: processes that make batches; 0 where the training process does.
+    """
+
+    samples_per_s: float
+    workers: int
+
+    @property
+    def workers_text(self) -> str:
+        """Say how many workers there are, after what they do."""
+        if not self.workers:
+            return "without workers"
+        return f"with {self.workers} worker{'s' if self.workers > 1 else ''}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +70,7 @@ class Measurement:
         has_own_context: whether the context is that of one process alone; False where others' use may be in it.
         optimizer_name: class name of the optimizer, several with a plus sign; None where only the trace knows it.
         typical: a step on a typical batch; None where the workload names none, or it did not complete.
+        loader: the data loader; None where the workload names none, or another trial of the run measured it.
     """
 
     peak_allocated_bytes: int
@@ -65,6 +89,7 @@ class Measurement:
     has_own_context: bool = True
     optimizer_name: str | None = None
     typical: TypicalStep | None = None
+    loader: LoaderSpeed | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +186,12 @@ class ProbeResult(ShownAsPrinted):
     def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON-ready data."""
         return {**json_ready(self)}
+
+
+def timed_loader(trials: Iterable[Trial]) -> LoaderSpeed | None:
+    """Return the data loader's speed, which one trial of a run reads; None where none did."""
+    measured = (trial.outcome.measurement for trial in trials)
+    return next((each.loader for each in measured if each is not None and each.loader is not None), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

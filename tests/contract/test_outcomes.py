@@ -410,6 +410,41 @@ def test_loader_workers_that_a_step_forks_end_with_the_trial(end_of) -> None:
     assert outcome.kind is OutcomeKind.FITS, outcome
 
 
+@pytest.mark.parametrize(
+    ("function", "workers", "most_per_s"), [("loads_at_100_a_second", 0, 100), ("loads_at_100_a_second_twice", 2, 200)]
+)
+def test_a_data_loader_is_timed_where_that_is_asked_for(end_of, function: str, workers: int, most_per_s: float) -> None:
+    outcome = end_of(function, budget_bytes=4 * GIB, loader_limit_s=30.0)
+    assert outcome.kind is OutcomeKind.FITS, outcome
+    assert outcome.measurement.loader.workers == workers
+    assert 0 < outcome.measurement.loader.samples_per_s <= 1.5 * most_per_s  # batches of a queue come at once
+
+
+def test_a_data_loader_is_left_alone_otherwise(end_of) -> None:
+    outcome = end_of("fails_to_load")
+    assert outcome.measurement.loader is None
+    assert outcome.notes == ()
+
+
+def test_a_data_loader_that_fails_is_told_and_costs_nothing_else(end_of) -> None:
+    outcome = end_of("fails_to_load", budget_bytes=4 * GIB, loader_limit_s=30.0)
+    assert outcome.kind is OutcomeKind.FITS, outcome
+    assert outcome.measurement.breakdown.parameters == 1 * MIB
+    assert outcome.measurement.loader is None
+    (note,) = outcome.notes
+    assert "data loader failed" in note
+    assert "no samples.bin" in note
+
+
+def test_a_data_loader_that_hangs_is_stopped_and_costs_nothing_else(end_of) -> None:
+    outcome = end_of("hangs_while_it_loads", budget_bytes=4 * GIB, loader_limit_s=2.0)
+    assert outcome.kind is OutcomeKind.FITS, outcome
+    assert outcome.measurement.breakdown.parameters == 1 * MIB
+    assert outcome.measurement.loader is None
+    (note,) = outcome.notes
+    assert "still timing the data loader after 2 s" in note
+
+
 def test_a_worker_that_ignores_every_polite_signal_is_stopped(end_of) -> None:
     outcome = end_of("hangs_and_ignores_signals", step_limit=StepLimit(limit_s=1.0))
     assert outcome.kind is OutcomeKind.TIMEOUT, outcome

@@ -210,6 +210,45 @@ def reads_with_forked_loaders(config: Any) -> Workload:
     return workload(read)
 
 
+class SlowRows(torch.utils.data.Dataset):  # type: ignore[type-arg]  # cannot be subscripted
+    """256 rows of 512 numbers, each made after ``wait``."""
+
+    def __init__(self, wait: Callable[[], Any]) -> None:
+        self._wait = wait
+
+    def __len__(self) -> int:
+        return 256
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self._wait()
+        return torch.ones(512)
+
+
+def _loaded(wait: Callable[[], Any], *, workers: int) -> Workload:
+    return workload(
+        loader=lambda size: torch.utils.data.DataLoader(SlowRows(wait), batch_size=size, num_workers=workers)
+    )
+
+
+def loads_at_100_a_second(config: Any) -> Workload:
+    return _loaded(lambda: time.sleep(0.01), workers=0)
+
+
+def loads_at_100_a_second_twice(config: Any) -> Workload:
+    return _loaded(lambda: time.sleep(0.01), workers=2)
+
+
+def fails_to_load(config: Any) -> Workload:
+    def fail() -> None:
+        raise FileNotFoundError("no samples.bin")
+
+    return _loaded(fail, workers=2)
+
+
+def hangs_while_it_loads(config: Any) -> Workload:
+    return _loaded(lambda: time.sleep(60), workers=1)
+
+
 def hangs_and_ignores_signals(config: Any) -> Workload:
     def wait() -> None:
         for polite in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from memplan.planning.trials.neighbours import run_in_turn, was_disturbed
 from memplan.planning.trials.patched_configs import source_of_trial
-from memplan.probe.trials import DEFAULT_BUILD_LIMIT_S, DEFAULT_TRIAL_LIMIT_S, TrialRequest
+from memplan.probe.trials import DEFAULT_BUILD_LIMIT_S, DEFAULT_LOADER_LIMIT_S, DEFAULT_TRIAL_LIMIT_S, TrialRequest
 from memplan.progress import Notice, TrialEnded, TrialStarted
 from memplan.results import OutcomeKind, Trial
 
@@ -112,6 +112,7 @@ class TrialSession:
             time_limit_s=self._trial_limit_s or DEFAULT_TRIAL_LIMIT_S,
             step_limit=step_limit,
             configured_learning_rate=self._question.subject.current.learning_rate,
+            loader_limit_s=None if any(trial.fits for trial in self._trials) else DEFAULT_LOADER_LIMIT_S,
         )
 
     def _run_in_turn(self, request: TrialRequest) -> Outcome:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan.configs import KnobName
@@ -10,6 +11,7 @@ from memplan.configs.ecosystems.registry import ecosystem_named
 from memplan.devices.cards import DeviceKind
 from memplan.devices.host_memory import host_memory
 from memplan.recommend.data_loader import LoaderSettings, LoaderSurroundings, better_settings, loader_remarks
+from memplan.results import timed_loader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
     from memplan.configs import Knob, UserConfig
     from memplan.devices.cards import DeviceSpec
     from memplan.patches import ConfigPatch
-    from memplan.results import Estimate
+    from memplan.planning.recommendation import Recommendation
+    from memplan.results import Estimate, Trial
 
 _FIELDS = {
     KnobName.LOADER_WORKERS: "workers",
@@ -50,7 +53,7 @@ def loader_changes(
 def loader_notes(
     config: UserConfig | None,
     device: DeviceSpec,
-    estimate: Estimate | None,
+    wanted: Recommendation,
     patch: ConfigPatch | None = None,
     *,
     is_asked_for: bool = False,
@@ -60,12 +63,18 @@ def loader_notes(
     Args:
         config: the config; None where there is none.
         device: what the plan is for.
-        estimate: of the recommended recipe.
+        wanted: what is recommended.
         patch: what is going to change in the config.
         is_asked_for: whether the patch was to change the loader's settings.
     """
+    estimate = wanted.estimate
+    around = replace(
+        _surroundings(device, estimate),
+        speed=timed_loader(wanted.trials),
+        trained_samples_per_s=None if wanted.chosen is None else _trained_per_s(wanted.chosen),
+    )
     if config is None:
-        return ()
+        return loader_remarks(LoaderSettings(), around)
     loader_key = ecosystem_named(config.format_name).loader_key
     better = loader_changes(config, device, estimate)
     written = {each.key for each in patch.changes} if patch else set()
@@ -73,8 +82,16 @@ def loader_notes(
     values |= {name: value for name, value in better.items() if loader_key(config, name) in written}
     left = [f"{key}={value}" for name, value in better.items() if (key := loader_key(config, name)) not in written]
     lead = "the patch cannot set" if is_asked_for else "with --loader the patch would also set"
-    remarks = loader_remarks(_settings(values), _surroundings(device, estimate))
+    remarks = loader_remarks(_settings(values), around)
     return (*remarks, f"{lead} {', '.join(left)}") if left else remarks
+
+
+def _trained_per_s(trial: Trial) -> float | None:
+    """Return the samples that a trial trained in a second, of batches as most are."""
+    measured = trial.outcome.measurement
+    if measured is None or measured.typical is None:
+        return trial.samples_per_s
+    return measured.typical.samples_per_s
 
 
 def _knobs(config: UserConfig) -> Mapping[KnobName, Knob]:

@@ -55,7 +55,7 @@ def finished_plan(wanted: Recommendation, question: Question, *, run_id: str, te
             *trouble,
             *note_on_left_out(subject, wanted.recipe, patch),
             *(config.notes if config else ()),
-            *loader_notes(config, device, estimate, patch, is_asked_for=request.change_loader),
+            *loader_notes(config, device, wanted, patch, is_asked_for=request.change_loader),
             *evaluation_peak_notes([estimate]),
             *(fragmentation_notes(estimate) if estimate else ()),
             *(estimate.notes if estimate else ()),

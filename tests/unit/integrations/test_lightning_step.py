@@ -145,6 +145,16 @@ def test_the_batch_is_collated_from_the_largest_samples_by_the_users_own_loader(
     assert [tuple(each.shape) for each in batch.tensors] == [(9, 3, 4)]  # longest, samples, features
 
 
+def test_the_loader_is_the_users_own_with_batches_of_a_size() -> None:
+    loader = arrived(Net(), Data()).loader(5)
+    assert (loader.batch_size, loader.num_workers) == (5, 2)
+    assert next(iter(loader)).shape == (3, 5, 4)
+
+
+def test_several_loaders_are_not_resized() -> None:
+    assert arrived(Net(), Loaders(a=True, b=False)).loader(5) is None
+
+
 def test_the_step_runs_with_the_modules_hooks_and_what_it_asks_its_trainer() -> None:
     workload = arrived(Net(), Data(), max_epochs=7)
     model = workload.model()

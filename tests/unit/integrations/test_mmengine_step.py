@@ -122,6 +122,14 @@ def test_the_batch_is_preprocessed_and_made_of_the_largest_samples() -> None:
     assert [float(each.label) for each in batch["data_samples"]] == [1.0, 1.0]
 
 
+def test_the_loader_is_the_runners_with_batches_of_a_size() -> None:
+    workload = arrived(config())
+    loader = workload.loader(3)
+    assert (loader.batch_size, loader.num_workers, loader.persistent_workers) == (3, 2, True)
+    assert len(next(iter(loader))["inputs"]) == 3
+    assert len(loader.dataset) == 12
+
+
 def test_the_typical_batch_is_of_images_of_the_median_size() -> None:
     step = arrived(config()).batch.__self__
     assert step.typical_batch(2).unpacked()["inputs"].shape == (2, 3, 4, 4)

@@ -23,7 +23,7 @@ from memplan.integrations import transformers as integration  # noqa: E402 - aft
 from memplan.integrations import tuning  # noqa: E402
 from memplan.integrations.parcels import Parcel  # noqa: E402
 from memplan.integrations.transformers import tune  # noqa: E402
-from memplan.integrations.transformers_step import TrainerParts, TrainerStep, step_arguments  # noqa: E402
+from memplan.integrations.transformers_step import TrainerParts, TrainerStep, loader_arguments, step_arguments  # noqa: E402
 from memplan.recipe import Recipe  # noqa: E402
 from memplan.training.sharding import join_absent_replicas, shard_model  # noqa: E402
 from tests import making  # noqa: E402
@@ -75,6 +75,7 @@ def arrived(
         processing_class=None,
         eval_dataset=None if evaluated is None else Parcel(evaluated),
         sharding=sharding,
+        loader_arguments=loader_arguments(values),
     )
     step = TrainerStep(parts, model_init=make_model if model is None else None)
     return pickle.loads(cloudpickle.dumps(step.workload(grad_clip_norm=1.0, evaluates=evaluated is not None)))
@@ -91,6 +92,17 @@ def test_the_longest_samples_come_first_as_the_trainers_collator_makes_them(argu
     workload = arrived(arguments)
     assert workload.batch(2)["input_ids"].shape == (2, 16)
     assert workload.batch(1)["input_ids"].ne(0).sum() == 16
+
+
+@pytest.mark.filterwarnings("ignore:.*pin_memory:UserWarning")  # there is no card to copy to
+def test_the_loader_is_the_trainers_with_batches_of_a_size(arguments: Any) -> None:
+    arguments.dataloader_num_workers = 1
+    arguments.dataloader_drop_last = True
+    workload = arrived(arguments)
+    loader = workload.loader(5)
+    assert loader.num_workers == 1
+    assert [len(batch["input_ids"]) for batch in loader] == [5, 5]
+    assert workload.batch(2)["input_ids"].shape == (2, 16)
 
 
 def test_the_loss_is_the_trainers_own(arguments: Any) -> None:

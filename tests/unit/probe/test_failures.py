@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from memplan.errors import NoDriverError, WorkloadError
-from memplan.probe.failures import UserCodeError, blamed_on_user, classify_failure
+from memplan.probe.failures import UserCodeError, blamed_on_user, classify_failure, told_in_one_line
 from memplan.probe.trials import TrialVerdict
 from memplan.results import OutcomeKind
 
@@ -198,3 +198,16 @@ def test_a_line_that_announces_the_cause_is_told_with_it() -> None:
     evidence = classified(RuntimeError("cannot import x because of the following error:\n\nno libc\nmore")).evidence
     assert evidence.startswith("RuntimeError: cannot import x because of the following error: no libc")
     assert "more" not in evidence
+
+
+def test_what_a_worker_of_a_data_loader_raised_is_told_and_not_that_it_did() -> None:
+    class Unreadable(torch.utils.data.Dataset[int]):
+        def __len__(self) -> int:
+            return 1
+
+        def __getitem__(self, index: int) -> int:
+            raise FileNotFoundError("no samples.bin")
+
+    with pytest.raises(FileNotFoundError) as raised:
+        next(iter(torch.utils.data.DataLoader(Unreadable(), num_workers=1)))
+    assert told_in_one_line(raised.value) == "FileNotFoundError: no samples.bin"

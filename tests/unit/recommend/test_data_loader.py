@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from memplan.recommend.data_loader import LoaderSettings, LoaderSurroundings, better_settings, loader_remarks
+from memplan.results import LoaderSpeed
 from memplan.units import GIB, MIB
 
 ON_CARD = LoaderSurroundings(on_cuda=True, cpu_count=8, batch_bytes=64 * MIB)
@@ -40,6 +43,53 @@ def test_each_rule_is_said(settings: LoaderSettings, part: str) -> None:
 )
 def test_nothing_is_said_where_no_rule_applies(settings: LoaderSettings) -> None:
     assert loader_remarks(settings, ON_CPU) == ()
+
+
+@pytest.mark.parametrize(
+    ("made_per_s", "workers", "trained_per_s", "said"),
+    [
+        (
+            100.0,
+            2,
+            400.0,
+            "the data loader makes 100.0 samples/s with 2 workers: steps that could take 400.0 wait for it",
+        ),
+        (
+            100.0,
+            1,
+            400.0,
+            "the data loader makes 100.0 samples/s with 1 worker: steps that could take 400.0 wait for it",
+        ),
+        (
+            300.0,
+            0,
+            100.0,
+            (
+                "without loader workers each batch is made between steps: 300.0 samples/s of the loader and 100.0 of "
+                "the steps come to 75.0"
+            ),
+        ),
+    ],
+)
+def test_a_loader_that_keeps_the_steps_waiting_is_told(
+    made_per_s: float, workers: int, trained_per_s: float, said: str
+) -> None:
+    speed = LoaderSpeed(samples_per_s=made_per_s, workers=workers)
+    around = replace(ON_CPU, speed=speed, trained_samples_per_s=trained_per_s)
+    assert loader_remarks(LoaderSettings(), around) == (said,)
+
+
+@pytest.mark.parametrize(("made_per_s", "workers"), [(91.0, 2), (901.0, 0)])
+def test_a_loader_that_leaves_more_than_nine_tenths_of_the_speed_is_fast_enough(
+    made_per_s: float, workers: int
+) -> None:
+    around = replace(ON_CARD, speed=LoaderSpeed(samples_per_s=made_per_s, workers=workers), trained_samples_per_s=100.0)
+    assert loader_remarks(LoaderSettings(workers=workers), around) == ()
+
+
+def test_a_loader_is_not_compared_with_steps_that_were_not_run() -> None:
+    around = replace(ON_CPU, speed=LoaderSpeed(samples_per_s=1.0, workers=0))
+    assert loader_remarks(LoaderSettings(), around) == ()
 
 
 def test_what_is_not_known_is_not_judged() -> None:
