@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import psutil
 
 from memplan.children import Template, run_child
 from memplan.devices.host_memory import host_memory
-from memplan.errors import MemplanError, TraceError, UsageError
+from memplan.errors import MemplanError, TraceError, UsageError, WorkloadError
 from memplan.estimators.cudnn import with_cudnns_answers
 from memplan.estimators.step_trace import StepTrace
 from memplan.training.environment import WITHOUT_CARD
@@ -42,6 +42,7 @@ class TraceRequest:
         device: what the step is lowered to.
         batch_sizes: micro-batch sizes to run, at least two; a third is run only where two do not settle a size.
         fused_optimizer: whether the optimizer's fused implementation takes the place of the one it would choose.
+        card_is_seen: whether user code that asks for a card finds the one that the step is lowered to.
     """
 
     source: WorkloadSource
@@ -49,6 +50,11 @@ class TraceRequest:
     device: DeviceSpec
     batch_sizes: tuple[int, ...] = _BATCH_SIZES
     fused_optimizer: bool = False
+    card_is_seen: bool = True
+
+
+class SeenCardError(WorkloadError):
+    """The workload cannot be loaded or raises, after it has asked for a card and found the one that is not there."""
 
 
 def trace_template() -> Template:
@@ -90,6 +96,14 @@ def trace_step(
         raise UsageError(f"trace-limit {limit_s:g} must be more than 0 seconds")
     request = TraceRequest(source=source, recipe=recipe, device=device, fused_optimizer=fused_optimizer)
     watch = _Watch(limit_s=limit_s, limit_bytes=int(_FREE_MEMORY_SHARE * host_memory().free_bytes))
+    try:
+        trace = _answer(request, watch, template)
+    except SeenCardError:  # in a new process: packages that failed to be imported cannot be in the same one
+        trace = _answer(replace(request, card_is_seen=False), watch, template)
+    return with_cudnns_answers(trace, exact_sizes=exact_sizes)
+
+
+def _answer(request: TraceRequest, watch: _Watch, template: Template | None) -> StepTrace:
     ending = run_child(
         _WORKER_MODULE,
         request,
@@ -97,7 +111,7 @@ def trace_step(
         environment=WITHOUT_CARD,
         template=template,
     )
-    return with_cudnns_answers(_answer_of(ending, watch), exact_sizes=exact_sizes)
+    return _answer_of(ending, watch)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from tests.contract.tracing import traced
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from memplan.devices.cards import DeviceSpec
 
@@ -323,6 +325,25 @@ def test_where_a_card_that_is_not_there_stops_the_step_tensors_say_that_they_are
     assert trace.method == "fake-tensor trace"
     (note,) = trace.notes
     assert note.startswith("tensors report the CPU as their device here")
+
+
+def test_a_package_that_cannot_be_imported_where_it_sees_a_card_is_imported_anew(tmp_path: Path) -> None:
+    package = tmp_path / "quantizing"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "import torch\nfrom . import layers\nif torch.cuda.is_available():\n    raise OSError('no library')\n"
+    )
+    (package / "layers.py").write_text("from torch.nn import Linear\n")
+    folder = str(tmp_path)
+
+    def model() -> nn.Module:
+        sys.path.insert(0, folder)
+        quantizing = importlib.import_module("quantizing")
+        return quantizing.layers.Linear(WIDTH, WIDTH)  # type: ignore[no-any-return]  # of a module that mypy does not see
+
+    trace = trace_of(model)
+    assert trace.method == "fake-tensor trace"
+    assert any("torch.cuda.is_available() is called and false here" in note for note in trace.notes)
 
 
 class Sines(nn.Linear):

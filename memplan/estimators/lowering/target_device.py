@@ -46,15 +46,15 @@ def lower_to(device: DeviceSpec) -> None:
         _FLEX_ATTENTION.install()
 
 
-def cuda_emulation_for(device: DeviceSpec, *, gpu_is_seen: bool) -> CudaEmulation | None:
+def cuda_emulation_for(device: DeviceSpec, *, card_is_seen: bool) -> CudaEmulation | None:
     """Return the context that emulates CUDA for user code; None for the CPU.
 
     Args:
         device: the target device.
-        gpu_is_seen: whether user code sees a GPU.
+        card_is_seen: whether user code sees the card.
     """
     capability = _lowered_capability(device)
-    return None if capability is None else CudaEmulation(device, capability, is_seen=gpu_is_seen)
+    return None if capability is None else CudaEmulation(device, capability, is_seen=card_is_seen)
 
 
 def _lowered_capability(device: DeviceSpec) -> tuple[int, int] | None:

@@ -26,6 +26,7 @@ from memplan.estimators.recorder.user_calls import (
 )
 from memplan.estimators.recorder.workload_build import built_model, made_batches
 from memplan.estimators.recorder.worst_draw import WorstDrawRecorder
+from memplan.estimators.tracing import SeenCardError
 from memplan.training.host_context import resident_context_bytes
 from memplan.training.sharding import join_absent_replicas
 from memplan.training.skipped_initialisation import initialisation_skipped
@@ -54,18 +55,18 @@ def trace_workload(request: TraceRequest) -> StepTrace:
 
     Raises:
         WorkloadError: the workload cannot be loaded, raises or breaks its contract.
+        SeenCardError: it may do so because of what user code does where it sees a card.
         TraceError: the model cannot be traced.
     """
     assign_instead_of_swapping()
     lower_to(request.device)
-    emulation = cuda_emulation_for(request.device, gpu_is_seen=True)
+    emulation = cuda_emulation_for(request.device, card_is_seen=request.card_is_seen)
     try:
         return _trace_with(emulation, request)
-    except WorkloadError:
-        if emulation is None or not emulation.presence.was_consulted:
+    except WorkloadError as error:
+        if emulation is None or not (request.card_is_seen and emulation.presence.was_consulted):
             raise
-    # what user code does when it sees a GPU may be what failed
-    return _trace_with(cuda_emulation_for(request.device, gpu_is_seen=False), request)
+        raise SeenCardError(error.problem, where=error.where, hint=error.hint, detail=error.detail) from error
 
 
 def _trace_with(emulation: CudaEmulation | None, request: TraceRequest) -> StepTrace:
