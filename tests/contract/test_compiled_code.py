@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.checkpoint import checkpoint
 
 from memplan.devices.cards import DeviceKind, DeviceSpec
@@ -94,12 +95,34 @@ def compiled_layers() -> nn.Module:
     return nn.Sequential(torch.compile(Net()), torch.compile(Net()))
 
 
-def trace_of(model: Callable[[], nn.Module], device: DeviceSpec = CARD) -> StepTrace:
+def follow(average: torch.Tensor, gradient: torch.Tensor) -> None:
+    average.copy_(average * 0.9 + gradient * 0.1)
+
+
+class InTwoParts(torch.optim.SGD):
+    """Averages gradients in tensors of two parts, as optimizers of few bits keep numbers and scales."""
+
+    def __init__(self, parameters: Any, follow: Callable[[torch.Tensor, torch.Tensor], None]) -> None:
+        super().__init__(parameters, lr=0.1)
+        self.follow = follow
+
+    def step(self, closure: Any = None) -> None:
+        for each in self.param_groups[0]["params"]:
+            if not self.state[each]:
+                self.state[each]["average"] = TwoTensor(torch.zeros_like(each), torch.zeros_like(each))
+            self.follow(self.state[each]["average"], TwoTensor(each.grad, each.grad))
+
+
+def trace_of(
+    model: Callable[[], nn.Module],
+    device: DeviceSpec = CARD,
+    optimizer: Callable[[Any], torch.optim.Optimizer] = lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+) -> StepTrace:
     workload = Workload(
         model=model,
         batch=lambda size: torch.zeros(size, WIDTH),
         loss=lambda model, batch: model(batch).sum(),
-        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        optimizer=optimizer,
     )
     return traced(workload, device)
 
@@ -183,6 +206,17 @@ def test_kernels_are_timed_in_the_first_step_alone_with_a_buffer_as_large_as_the
     assert max(timeline.block_bytes(SAMPLES)[timed]) == 40 * MIB  # of an A100
     second_step = timeline.step_starts[-1]
     assert not set(timed) & set(timeline.event_blocks[second_step:])
+
+
+@pytest.mark.parametrize(("is_compiled", "temporary_bytes"), [(False, 2 * MIB), (True, 0)])
+def test_steps_on_tensors_of_several_parts_write_where_these_are(is_compiled: bool, temporary_bytes: int) -> None:
+    trace = trace_of(Net, optimizer=lambda given: InTwoParts(given, torch.compile(follow) if is_compiled else follow))
+    (timeline,) = trace.timelines
+    sizes = timeline.block_bytes(SAMPLES)
+    in_last_step = np.arange(len(timeline.event_phases)) >= timeline.step_starts[-1]
+    is_made_in_step = timeline.event_allocates & (timeline.event_phases == PHASES.index(Phase.OPTIMIZER_STEP))
+    made = timeline.event_blocks[is_made_in_step & in_last_step]
+    assert sum(sizes[each] for each in made) == 3 * temporary_bytes  # two products and their sum, in two parts each
 
 
 def test_every_size_is_answered_by_one_timeline() -> None:

@@ -28,6 +28,7 @@ from torch._inductor.fx_passes.joint_graph import joint_graph_passes
 from torch._inductor.virtualized import V
 from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from memplan.estimators.lowering.inductor_kernels import schedule
 from memplan.estimators.lowering.inductor_layouts import in_preferred_layout, prefer_channels_last
@@ -241,11 +242,22 @@ def _hand_over(node: fx.Node, launch: Launch, values: dict[fx.Node, Any]) -> Non
             values.pop(each, None)
 
 
-def _example_of(tensor: torch.Tensor) -> torch.Tensor:
+def _example_of(tensor: Any) -> torch.Tensor:
     """Return a tensor alike to capture a function with: graphs keep it, and would keep the batch."""
     with torch.no_grad():
-        example = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+        example = _of_parts(tensor) if is_traceable_wrapper_subclass(tensor) else _empty_like(tensor)
     return example.requires_grad_(tensor.requires_grad)
+
+
+def _of_parts(tensor: Any) -> torch.Tensor:
+    """Return a tensor like one of several parts; which these are is told as AOTAutograd asks it."""
+    names, context = tensor.__tensor_flatten__()
+    parts = {name: _example_of(getattr(tensor, name)) for name in names}
+    return type(tensor).__tensor_unflatten__(parts, context, tensor.shape, tensor.stride())  # type: ignore[no-any-return]  # by its protocol
+
+
+def _empty_like(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
 
 
 def _compute(node: fx.Node, values: dict[fx.Node, Any]) -> None:

@@ -51,7 +51,7 @@ class FunctionCall:
             tuple(map(_structure, self._modules)),
             self._spec,
             tuple(None if isinstance(each, is_own) else each for each in self._leaves),
-            tuple((each.shape, each.stride(), each.dtype, each.requires_grad) for each in self.tensors),
+            tuple((type(each), each.shape, each.stride(), each.dtype, each.requires_grad) for each in self.tensors),
             torch.is_grad_enabled(),
             torch.is_autocast_enabled("cpu"),
             torch.get_autocast_dtype("cpu"),
