@@ -366,6 +366,17 @@ def test_what_a_full_history_of_l_bfgs_holds_is_told() -> None:
     assert any(note.endswith("; a full history of 32 updates holds 64.00 MiB") for note in notes)
 
 
+class Paged(torch.optim.AdamW):
+    """Says of itself what bitsandbytes' paged optimizers do."""
+
+    is_paged = True
+
+
+def test_state_that_may_leave_the_card_is_told() -> None:
+    (note,) = trace(optimizer=Paged).notes
+    assert note.startswith("the optimizer's paged state is counted as on the card")
+
+
 def test_a_loss_scaler_adds_its_scale_and_nothing_else() -> None:
     scaled, plain = (trace(Recipe(micro_batch_size=4, precision=precision)) for precision in ("fp16", "bf16"))
     for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER_STEP):

@@ -39,6 +39,10 @@ _GROWS = (
     "the optimizer's state still grew in the second step, the last that is traced: where it goes on growing, as the "
     "history of L-BFGS does, later steps hold more"
 )
+_PAGED = (
+    "the optimizer's paged state is counted as on the card; CUDA moves it to the host where the card is full, and "
+    "PyTorch's own figures leave it out"
+)
 _FULL_HISTORY = "; a full history of {count} updates holds {size}"
 
 
@@ -131,9 +135,11 @@ class TracedStep:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Say if the optimizer state may grow in later steps."""
+        """Say if the optimizer state may grow in later steps, or leave the card."""
         before, last = self._state_bytes[-2:]
-        return (_GROWS + _full_history(self.optimizer),) if last > before else ()
+        grows = (_GROWS + _full_history(self.optimizer),) if last > before else ()
+        is_paged = self._on_cuda and getattr(self.optimizer, "is_paged", False)  # of bitsandbytes
+        return (*grows, _PAGED) if is_paged else grows
 
     def _place_model(self) -> None:
         for module_name, module in self._placed_modules():
