@@ -11,6 +11,7 @@ from typing import Any
 import cloudpickle
 
 from memplan.children.compiled_modules import reduced_compiled_module
+from memplan.children.triton_kernels import is_found_by_name, is_triton_kernel, reduced_triton_kernel
 
 
 class CallablePickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
@@ -19,7 +20,7 @@ class CallablePickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle
     By name go modules of other classes, such as ``torch.backends.cudnn``, PyTorch's operators, and classes that go by
     another name than they were defined with, such as ``torch.nn.attention.SDPBackend``. Views of one storage, such as
     the samples of a data set in memory, would each take all of it along: ``Tensor.__reduce_ex__`` makes a
-    ``TypedStorage`` of its own every time. Compiled modules are compiled again.
+    ``TypedStorage`` of its own every time. Compiled modules are compiled again, and kernels in Triton made again.
     """
 
     def __init__(self, stream: io.BytesIO) -> None:
@@ -35,6 +36,8 @@ class CallablePickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle
         if compiled is not None:
             return compiled
         name = _found_as(obj)
+        if name is None and is_triton_kernel(obj):
+            return reduced_triton_kernel(obj)
         return super().reducer_override(obj) if name is None else (pkgutil.resolve_name, (name,))
 
 
@@ -44,6 +47,8 @@ def _found_as(obj: object) -> str | None:
         return obj.__name__
     if type(obj).__module__ == "torch._ops":
         return f"torch.ops.{obj}"
+    if is_triton_kernel(obj):
+        return f"{obj.fn.__module__}:{obj.fn.__qualname__}" if is_found_by_name(obj) else None  # type: ignore[attr-defined]  # of a JITFunction
     if isinstance(obj, type) and obj.__name__ != obj.__qualname__:
         is_there = getattr(sys.modules.get(obj.__module__), obj.__name__, None) is obj
         return f"{obj.__module__}:{obj.__name__}" if is_there else None

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -13,6 +17,9 @@ from memplan.children.compiled_modules import reduced_compiled_module
 from memplan.children.pickling import pickled
 from memplan.integrations.parcels import Parcel
 from memplan.units import MIB
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.parametrize(
@@ -82,3 +89,40 @@ def test_a_module_that_is_not_compiled_or_kept_from_it_is_pickled_as_always() ->
     assert reduced_compiled_module(module) is None
     module.compile(disable=True)
     assert reduced_compiled_module(module) is None
+
+
+class _JitFunction:
+    """Holds a function and what cannot be pickled, as a kernel in Triton does; it reads its own source."""
+
+    def __init__(self, fn: Any, version: int | None = None) -> None:
+        self.fn = fn
+        self.version = version
+        self.source = inspect.getsource(fn)
+        self.lock = threading.RLock()
+
+
+_JitFunction.__module__, _JitFunction.__name__ = "triton.runtime.jit", "JITFunction"
+
+
+def test_kernels_of_a_notebook_are_made_again_from_their_source(tmp_path: Path) -> None:
+    cell = tmp_path / "cell.py"
+    cell.write_text("def double(given):\n    return 2 * given\n")
+    defined: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(cell.read_text(), cell, "exec"), defined)  # noqa: S102 - as a notebook runs its cells
+    text = cell.read_text()
+    arrived = pickle.loads(pickled(_JitFunction(defined["double"], version=3)))
+    assert (arrived.fn(4), arrived.version) == (8, 3)
+    assert arrived.source == text
+
+
+def test_kernels_of_a_module_go_by_name() -> None:
+    kernel = _JitFunction(_named_kernel)
+    sys.modules[__name__]._named_kernel = kernel  # type: ignore[attr-defined]  # as a decorator does
+    try:
+        assert pickle.loads(pickled(kernel)) is kernel
+    finally:
+        sys.modules[__name__]._named_kernel = kernel.fn  # type: ignore[attr-defined]
+
+
+def _named_kernel(given: int) -> int:
+    return given
