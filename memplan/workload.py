@@ -59,8 +59,8 @@ class Workload:
             samples; None where it is as ``batch``.
 
     Raises:
-        WorkloadError: one of the four is no function, the model is handed over in place of its factory, gradients are
-            zeroed at two places, or there is an evaluation batch and no evaluation.
+        WorkloadError: one of the four or the loader is no function, the model is handed over in place of its factory,
+            gradients are zeroed at two places, or there is an evaluation batch and no evaluation.
     """
 
     model: Callable[[], nn.Module]
@@ -84,8 +84,9 @@ class Workload:
 
     def __post_init__(self) -> None:
         """Refuse what would fail in every child process."""
-        for role in ("model", "batch", "loss", "optimizer"):
-            if not callable(given := getattr(self, role)):
+        for role in ("model", "batch", "loss", "optimizer", "loader"):
+            given = getattr(self, role)
+            if not callable(given) and (given is not None or role != "loader"):
                 raise WorkloadError(f"the workload's {role} is of type {type(given).__name__}", hint="give a function")
         if not isinstance(self.model, type) and hasattr(self.model, "parameters"):
             raise WorkloadError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch.utils.data import BatchSampler, DataLoader
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 
 def resized_loader(loader: DataLoader[Any], batch_size: int) -> DataLoader[Any] | None:
@@ -22,7 +22,7 @@ def resized_loader(loader: DataLoader[Any], batch_size: int) -> DataLoader[Any] 
     return DataLoader(
         loader.dataset,
         batch_size=batch_size,
-        sampler=loader.sampler,
+        sampler=None if isinstance(loader.dataset, IterableDataset) else loader.sampler,
         num_workers=loader.num_workers,
         collate_fn=loader.collate_fn,
         pin_memory=loader.pin_memory,

@@ -86,9 +86,12 @@ def run_trial(
 
 
 def _loader_notes(attempt: _Attempt) -> tuple[str, ...]:
-    if attempt.ending.stop_reason is None or not attempt.watch.is_loading:
+    """Say why there are no figures of a data loader that ended its process, or was stopped."""
+    ending = attempt.ending
+    if not attempt.watch.is_loading or (ending.stop_reason is None and ending.return_code == 0):
         return ()
-    return (f"the workload's data loader was not timed: {attempt.ending.stop_reason}",)
+    reason = ending.stop_reason or f"it ended the process with status {ending.return_code}"
+    return (f"the data loader was not timed: {reason}",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

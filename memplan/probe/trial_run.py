@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from memplan.probe.readings import DevicePeaks, DeviceReadings
     from memplan.probe.training_loop import TrainingState
 
-_FAILED_LOADER = "the workload's data loader failed and was not timed: {evidence}"
+_FAILED_LOADER = "the data loader was not timed: {evidence}"
 _FAILED_EVALUATION = "evaluation failed and is in no peak: {evidence}"
 _TYPICAL_STEPS = 3
 _MOST_TIMED_STEPS = 20

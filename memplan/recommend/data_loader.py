@@ -130,7 +130,7 @@ def _waiting(loader: LoaderSpeed, trained_per_s: float) -> Iterator[str]:
     if loader.workers and made_per_s <= _WORTH_SAYING_SHARE * trained_per_s:
         yield (
             f"the data loader makes {made_per_s:.1f} samples/s {loader.workers_text}: "
-            f"steps that could take {trained_per_s:.1f} wait for it"
+            f"steps that could take {trained_per_s:.1f} wait for it, as do those of faster recipes"
         )
     together_per_s = 1 / (1 / made_per_s + 1 / trained_per_s)
     if not loader.workers and together_per_s <= _WORTH_SAYING_SHARE * trained_per_s:

@@ -432,8 +432,14 @@ def test_a_data_loader_that_fails_is_told_and_costs_nothing_else(end_of) -> None
     assert outcome.measurement.breakdown.parameters == 1 * MIB
     assert outcome.measurement.loader is None
     (note,) = outcome.notes
-    assert "data loader failed" in note
+    assert note.startswith("the data loader was not timed")
     assert "no samples.bin" in note
+
+
+def test_a_data_loader_that_ends_the_process_is_told_and_costs_nothing_else(end_of) -> None:
+    outcome = end_of("ends_the_process_while_it_loads", budget_bytes=4 * GIB, loader_limit_s=30.0)
+    assert outcome.kind is OutcomeKind.FITS, outcome
+    assert outcome.notes == ("the data loader was not timed: it ended the process with status 3",)
 
 
 def test_a_data_loader_that_hangs_is_stopped_and_costs_nothing_else(end_of) -> None:

@@ -245,6 +245,10 @@ def fails_to_load(config: Any) -> Workload:
     return _loaded(fail, workers=2)
 
 
+def ends_the_process_while_it_loads(config: Any) -> Workload:
+    return _loaded(lambda: os._exit(3), workers=0)
+
+
 def hangs_while_it_loads(config: Any) -> Workload:
     return _loaded(lambda: time.sleep(60), workers=1)
 

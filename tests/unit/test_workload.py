@@ -19,6 +19,7 @@ def workload(**changes: object) -> memplan.Workload:
     ("changes", "said"),
     [
         ({"optimizer": "adamw"}, "the workload's optimizer is of type str; give a function"),
+        ({"loader": ["batches"]}, "the workload's loader is of type list; give a function"),
         ({"model": nn.Linear(2, 2)}, "the workload's model is a Linear, not a function that makes one; write model="),
         ({"evaluation_batch": torch.ones}, "the workload has an evaluation_batch and no evaluate; say what is done"),
         (
@@ -26,7 +27,13 @@ def workload(**changes: object) -> memplan.Workload:
             "the workload has both zero_grad_before_backward and zero_grad_after_step; choose one of them",
         ),
     ],
-    ids=["a name for a function", "a model for its factory", "no evaluation", "gradients zeroed at two places"],
+    ids=[
+        "a name for a function",
+        "loaders for a function",
+        "a model for its factory",
+        "no evaluation",
+        "gradients zeroed at two places",
+    ],
 )
 def test_what_would_fail_in_every_child_is_refused_at_once(changes: dict[str, object], said: str) -> None:
     with pytest.raises(WorkloadError, match=said):

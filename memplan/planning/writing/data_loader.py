@@ -11,10 +11,11 @@ from memplan.configs.ecosystems.registry import ecosystem_named
 from memplan.devices.cards import DeviceKind
 from memplan.devices.host_memory import host_memory
 from memplan.recommend.data_loader import LoaderSettings, LoaderSurroundings, better_settings, loader_remarks
+from memplan.recommend.speeds import fastest_run
 from memplan.results import timed_loader
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from memplan.configs import Knob, UserConfig
     from memplan.devices.cards import DeviceSpec
@@ -71,7 +72,7 @@ def loader_notes(
     around = replace(
         _surroundings(device, estimate),
         speed=timed_loader(wanted.trials),
-        trained_samples_per_s=None if wanted.chosen is None else _trained_per_s(wanted.chosen),
+        trained_samples_per_s=None if wanted.chosen is None else _trained_per_s(wanted.chosen, wanted.trials),
     )
     if config is None:
         return loader_remarks(LoaderSettings(), around)
@@ -86,11 +87,11 @@ def loader_notes(
     return (*remarks, f"{lead} {', '.join(left)}") if left else remarks
 
 
-def _trained_per_s(trial: Trial) -> float | None:
+def _trained_per_s(trial: Trial, trials: Iterable[Trial]) -> float | None:
     """Return the samples that a trial trained in a second, of batches as most are."""
     measured = trial.outcome.measurement
     if measured is None or measured.typical is None:
-        return trial.samples_per_s
+        return fastest_run(trial.recipe, trials)
     return measured.typical.samples_per_s
 
 

@@ -52,6 +52,7 @@ def finished_plan(wanted: Recommendation, question: Question, *, run_id: str, te
         config_patch=patch,
         notes=(
             *wanted.notes,
+            *dict.fromkeys(note for trial in wanted.trials for note in trial.outcome.notes),
             *trouble,
             *note_on_left_out(subject, wanted.recipe, patch),
             *(config.notes if config else ()),

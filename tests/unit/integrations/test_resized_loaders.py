@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
 
 from memplan.integrations.resized_loaders import resized_loader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 NUMBERS = list(range(10))
 
@@ -25,6 +28,17 @@ def test_samples_come_in_the_order_of_the_other_one() -> None:
     resized = resized_loader(DataLoader(NUMBERS, sampler=[7, 1, 2]), 2)
     assert resized is not None
     assert [each.tolist() for each in resized] == [[7, 1], [2]]
+
+
+class Counting(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(5))
+
+
+def test_a_data_set_that_is_only_iterated_has_no_sampler() -> None:
+    resized = resized_loader(DataLoader(Counting(), batch_size=1), 2)
+    assert resized is not None
+    assert [each.tolist() for each in resized] == [[0, 1], [2, 3], [4]]
 
 
 @pytest.mark.parametrize(
