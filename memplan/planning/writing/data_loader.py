@@ -75,7 +75,7 @@ def loader_notes(
         trained_samples_per_s=None if wanted.chosen is None else _trained_per_s(wanted.chosen, wanted.trials),
     )
     if config is None:
-        return loader_remarks(LoaderSettings(), around)
+        return loader_remarks(_as_timed(LoaderSettings(), around), around)
     loader_key = ecosystem_named(config.format_name).loader_key
     better = loader_changes(config, device, estimate)
     written = {each.key for each in patch.changes} if patch else set()
@@ -83,7 +83,7 @@ def loader_notes(
     values |= {name: value for name, value in better.items() if loader_key(config, name) in written}
     left = [f"{key}={value}" for name, value in better.items() if (key := loader_key(config, name)) not in written]
     lead = "the patch cannot set" if is_asked_for else "with --loader the patch would also set"
-    remarks = loader_remarks(_settings(values), around)
+    remarks = loader_remarks(_as_timed(_settings(values), around), around)
     return (*remarks, f"{lead} {', '.join(left)}") if left else remarks
 
 
@@ -112,6 +112,13 @@ def _settings(values: Mapping[KnobName, object]) -> LoaderSettings:
         prefetch_factor=_count(values.get(KnobName.PREFETCH_FACTOR)),
         persistent_workers=_switch(values.get(KnobName.PERSISTENT_WORKERS)),
     )
+
+
+def _as_timed(settings: LoaderSettings, around: LoaderSurroundings) -> LoaderSettings:
+    """Return settings with the workers that were seen where a loader was timed, if the config tells none."""
+    if settings.workers is not None or around.speed is None:
+        return settings
+    return replace(settings, workers=around.speed.workers)
 
 
 def _surroundings(device: DeviceSpec, estimate: Estimate | None) -> LoaderSurroundings:

@@ -95,6 +95,12 @@ def test_the_loader_of_one_trial_is_compared_with_the_steps_of_the_chosen_one() 
     assert "100.0 wait" in note
 
 
+def test_workers_that_the_config_does_not_tell_are_those_that_were_seen() -> None:
+    chosen = _measured(1, loader=LoaderSpeed(samples_per_s=1e6, workers=999))
+    (note,) = loader_notes(None, CARD, replace(WANTED, chosen=chosen, trials=(chosen,)))
+    assert note.startswith("999 loader workers share ")
+
+
 def test_a_loader_is_compared_with_steps_on_batches_as_most_are() -> None:
     loader = LoaderSpeed(samples_per_s=150.0, workers=1)
     chosen = _measured(1, loader=loader, typical=TypicalStep(peak_allocated_bytes=0, samples_per_s=300.0))
