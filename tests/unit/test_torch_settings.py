@@ -23,13 +23,31 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+DEFAULTS = TorchSettings(
+    default_dtype="float32",
+    cudnn_benchmark=False,
+    cudnn_deterministic=False,
+    cudnn_allow_tf32=True,
+    float32_matmul_precision="highest",
+    deterministic_debug_mode=0,
+    attention_kernels=("flash", "mem_efficient", "math", "cudnn"),
+)
+
+
 @pytest.fixture
 def present() -> Iterator[TorchSettings]:
-    """This process's settings, which are the same again afterwards."""
+    """PyTorch's defaults, whatever earlier tests left; this process's settings are the same again afterwards."""
     found = read_torch_settings()
     assert found is not None
-    yield found
+    apply_torch_settings(DEFAULTS)
+    yield DEFAULTS
     apply_torch_settings(found)
+
+
+def test_a_new_process_has_pytorchs_defaults() -> None:
+    asked = "import torch; from memplan.torch_settings import read_torch_settings; print(read_torch_settings())"
+    said = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True).stdout
+    assert said == f"{DEFAULTS}\n"
 
 
 def test_nothing_is_set_where_torch_is_not_loaded() -> None:
