@@ -11,7 +11,7 @@ from typing import Any
 import cloudpickle
 
 from memplan.children.compiled_modules import reduced_compiled_module
-from memplan.children.triton_kernels import is_found_by_name, is_triton_kernel, reduced_triton_kernel
+from memplan.children.triton_kernels import reduced_triton_kernel
 
 
 class CallablePickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
@@ -32,12 +32,10 @@ class CallablePickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle
         if (type(obj).__module__, type(obj).__name__) == ("torch.storage", "TypedStorage"):
             first = self._storages.setdefault((obj._cdata, obj.dtype), obj)  # noqa: SLF001 - as torch.save knows it
             return super().reducer_override(obj) if first is obj else (_itself, (first,))
-        compiled = reduced_compiled_module(obj)
-        if compiled is not None:
-            return compiled
+        reduced = reduced_compiled_module(obj) or reduced_triton_kernel(obj)
+        if reduced is not None:
+            return reduced
         name = _found_as(obj)
-        if name is None and is_triton_kernel(obj):
-            return reduced_triton_kernel(obj)
         return super().reducer_override(obj) if name is None else (pkgutil.resolve_name, (name,))
 
 
@@ -47,8 +45,6 @@ def _found_as(obj: object) -> str | None:
         return obj.__name__
     if type(obj).__module__ == "torch._ops":
         return f"torch.ops.{obj}"
-    if is_triton_kernel(obj):
-        return f"{obj.fn.__module__}:{obj.fn.__qualname__}" if is_found_by_name(obj) else None  # type: ignore[attr-defined]  # of a JITFunction
     if isinstance(obj, type) and obj.__name__ != obj.__qualname__:
         is_there = getattr(sys.modules.get(obj.__module__), obj.__name__, None) is obj
         return f"{obj.__module__}:{obj.__name__}" if is_there else None

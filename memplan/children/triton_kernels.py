@@ -6,6 +6,7 @@ Imports no Triton: what is asked here holds for the attributes of versions 3.0 t
 from __future__ import annotations
 
 import linecache
+import pkgutil
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -15,22 +16,19 @@ if TYPE_CHECKING:
 _SETTINGS = ("version", "do_not_specialize", "do_not_specialize_on_alignment", "debug", "noinline", "launch_metadata")
 
 
-def is_triton_kernel(value: Any) -> bool:
-    """Whether ``triton.jit`` has made it."""
-    return (type(value).__module__, type(value).__name__) == ("triton.runtime.jit", "JITFunction")
+def reduced_triton_kernel(value: Any) -> tuple[Any, ...] | None:
+    """Return how to get a kernel again, as ``__reduce_ex__`` does it; None for anything else.
 
-
-def reduced_triton_kernel(kernel: Any) -> tuple[Any, ...]:
-    """Return how to make a kernel of a script or notebook again, as ``__reduce_ex__`` does it."""
-    settings = {name: getattr(kernel, name) for name in _SETTINGS if hasattr(kernel, name)}
-    path = kernel.fn.__code__.co_filename
-    return _made_again, (type(kernel), kernel.fn, settings, path, tuple(linecache.getlines(path)))
-
-
-def is_found_by_name(kernel: Any) -> bool:
-    """Whether a kernel is what its module, other than a script, has under its name."""
-    module = kernel.fn.__module__
-    return module != "__main__" and getattr(sys.modules.get(module), kernel.fn.__qualname__, None) is kernel
+    A kernel that its module has under its name is found there, and one of a script or notebook is made again.
+    """
+    if (type(value).__module__, type(value).__name__) != ("triton.runtime.jit", "JITFunction"):
+        return None
+    module, name = value.fn.__module__, value.fn.__qualname__
+    if module != "__main__" and getattr(sys.modules.get(module), name, None) is value:
+        return pkgutil.resolve_name, (f"{module}:{name}",)
+    settings = {each: getattr(value, each) for each in _SETTINGS if hasattr(value, each)}
+    path = value.fn.__code__.co_filename
+    return _made_again, (type(value), value.fn, settings, path, tuple(linecache.getlines(path)))
 
 
 def _made_again(
