@@ -133,6 +133,11 @@ class LightningStep(FrameworkStep):
             lambda largest: largest.typical(micro_batch_size) or largest(micro_batch_size), micro_batch_size
         )
 
+    def loader(self, micro_batch_size: int) -> DataLoader[Any] | None:
+        """Make the training DataLoader with batches of a size; None for several, or one that makes its own batches."""
+        loaders = self._tree()
+        return resized_loader(loaders, micro_batch_size) if isinstance(loaders, DataLoader) else None
+
     def sample_sizes(self) -> Sequence[float]:
         """Return how large samples are, as shares of the largest; none where those of several loaders differ."""
         varying = self._varying()
@@ -211,11 +216,6 @@ class LightningStep(FrameworkStep):
             return _only_optimizer(module.configure_optimizers())
         finally:
             del self._trainer.model
-
-    def loader(self, micro_batch_size: int) -> DataLoader[Any] | None:
-        """Make the training DataLoader with batches of a size; None for several, or one that makes its own batches."""
-        loaders = self._tree()
-        return resized_loader(loaders, micro_batch_size) if isinstance(loaders, DataLoader) else None
 
     def _data(self) -> Any:
         """Return the training data: a DataLoader, or what the datamodule or module returns for one."""

@@ -16,6 +16,7 @@ from memplan.probe.process_tree import ProcessTree
 from memplan.probe.trials import (
     LIMITED_PHASES,
     PROFILER_ALLOWANCE_BYTES,
+    UNTIMED_LOADER_NOTE,
     WORKER_MODULE,
     ForkRefused,
     TrialNotes,
@@ -91,7 +92,7 @@ def _loader_notes(attempt: _Attempt) -> tuple[str, ...]:
     if not attempt.watch.is_loading or (ending.stop_reason is None and ending.return_code == 0):
         return ()
     reason = ending.stop_reason or f"it ended the process with status {ending.return_code}"
-    return (f"the data loader was not timed: {reason}",)
+    return (UNTIMED_LOADER_NOTE.format(reason=reason),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,7 @@ from memplan.probe.readings import growth_note
 from memplan.probe.training_loop import build_training, run_evaluation, run_optimizer_step
 from memplan.probe.trials import (
     MOST_SKIPPED_STEPS,
+    UNTIMED_LOADER_NOTE,
     TrialNotes,
     TrialPhase,
     TrialProgress,
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from memplan.probe.readings import DevicePeaks, DeviceReadings
     from memplan.probe.training_loop import TrainingState
 
-_FAILED_LOADER = "the data loader was not timed: {evidence}"
 _FAILED_EVALUATION = "evaluation failed and is in no peak: {evidence}"
 _TYPICAL_STEPS = 3
 _MOST_TIMED_STEPS = 20
@@ -141,7 +141,7 @@ def _loader_speed(
         return None if loader is None else time_loader(loader, size)
     except BaseException as error:  # noqa: BLE001 - as above
         traceback.print_exception(error)
-        reply(TrialNotes(notes=(_FAILED_LOADER.format(evidence=told_in_one_line(error)),)))
+        reply(TrialNotes(notes=(UNTIMED_LOADER_NOTE.format(reason=told_in_one_line(error)),)))
         return None
 
 

@@ -16,6 +16,7 @@ WORKER_MODULE = "memplan.probe.worker"
 DEFAULT_TRIAL_LIMIT_S = 900.0
 DEFAULT_BUILD_LIMIT_S = 1800.0
 DEFAULT_LOADER_LIMIT_S = 30.0
+UNTIMED_LOADER_NOTE = "the data loader was not timed: {reason}"
 # The scale starts at 2**16 and halves with every skipped step (torch.amp.GradScaler): 20 bring it to 1/16.
 MOST_SKIPPED_STEPS = 20
 # What the profiler may take on top of the budget in the attributing step on the CPU, after the peaks have been read.

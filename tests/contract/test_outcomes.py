@@ -426,29 +426,29 @@ def test_a_data_loader_is_left_alone_otherwise(end_of) -> None:
     assert outcome.notes == ()
 
 
-def test_a_data_loader_that_fails_is_told_and_costs_nothing_else(end_of) -> None:
-    outcome = end_of("fails_to_load", budget_bytes=4 * GIB, loader_limit_s=30.0)
+@pytest.mark.parametrize(
+    ("function", "limit_s", "reason"),
+    [
+        ("fails_to_load", 30.0, "no samples.bin"),
+        ("hangs_while_it_loads", 2.0, "still timing the data loader after 2 s"),
+    ],
+)
+def test_a_data_loader_that_fails_or_hangs_is_told_and_costs_nothing_else(
+    end_of, function: str, limit_s: float, reason: str
+) -> None:
+    outcome = end_of(function, budget_bytes=4 * GIB, loader_limit_s=limit_s)
     assert outcome.kind is OutcomeKind.FITS, outcome
     assert outcome.measurement.breakdown.parameters == 1 * MIB
     assert outcome.measurement.loader is None
     (note,) = outcome.notes
     assert note.startswith("the data loader was not timed")
-    assert "no samples.bin" in note
+    assert reason in note
 
 
 def test_a_data_loader_that_ends_the_process_is_told_and_costs_nothing_else(end_of) -> None:
     outcome = end_of("ends_the_process_while_it_loads", budget_bytes=4 * GIB, loader_limit_s=30.0)
     assert outcome.kind is OutcomeKind.FITS, outcome
     assert outcome.notes == ("the data loader was not timed: it ended the process with status 3",)
-
-
-def test_a_data_loader_that_hangs_is_stopped_and_costs_nothing_else(end_of) -> None:
-    outcome = end_of("hangs_while_it_loads", budget_bytes=4 * GIB, loader_limit_s=2.0)
-    assert outcome.kind is OutcomeKind.FITS, outcome
-    assert outcome.measurement.breakdown.parameters == 1 * MIB
-    assert outcome.measurement.loader is None
-    (note,) = outcome.notes
-    assert "still timing the data loader after 2 s" in note
 
 
 def test_a_worker_that_ignores_every_polite_signal_is_stopped(end_of) -> None:
