@@ -37,6 +37,13 @@ _CHOSEN = (
 _DRAWN = "the step draws further random numbers of Python or NumPy: it is traced with one draw of them"
 
 
+def seed_generators() -> None:
+    """Seed Python, NumPy and PyTorch on the host as a trial seeds its weights and its batch."""
+    random.seed(0)
+    np.random.seed(0)  # user code may draw from the legacy generator
+    torch.default_generator.manual_seed(0)
+
+
 class RandomDraws:
     """Replaces scalar random numbers, and records where Python code reads one.
 
@@ -90,9 +97,7 @@ class RandomDraws:
     def intercepted(self) -> Iterator[None]:
         """Replace scalar draws of Python and NumPy as well while the context is open, then restore all generators."""
         before = random.getstate(), torch.get_rng_state(), np.random.get_state()
-        random.seed(0)
-        np.random.seed(0)
-        torch.default_generator.manual_seed(0)
+        seed_generators()
         started = _states()
         try:
             with ExitStack() as stack:

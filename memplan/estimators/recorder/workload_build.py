@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from memplan.estimators.fake_tensors.random_draws import seed_generators
 from memplan.estimators.recorder.fake_model import is_parameter_subclass
 from memplan.estimators.recorder.user_calls import call_user
 from memplan.estimators.recorder.wrapped_models import refuse_wrappers
@@ -30,6 +31,7 @@ def built_model(workload: Workload, recipe: Recipe, batches: dict[int, Any]) -> 
     Raises:
         WorkloadError: the factory raises, or returns no module, or one that needs several processes.
     """
+    seed_generators()
     model = checked_model(call_user("model factory", workload.model), workload.model)
     refuse_wrappers(model)
     _leave_meta_device(model)
@@ -67,4 +69,10 @@ def _off_meta(tensor: torch.Tensor) -> torch.Tensor:
 
 def made_batches(workload: Workload, sizes: tuple[int, ...]) -> dict[int, Any]:
     """Return the batch of each micro-batch size."""
-    return {size: call_user("batch function", workload.batch, size) for size in sizes}
+    return {size: made_batch(workload, size) for size in sizes}
+
+
+def made_batch(workload: Workload, size: int) -> Any:
+    """Return the batch of a micro-batch size; values that it draws may decide sizes, and are those of a trial."""
+    seed_generators()
+    return call_user("batch function", workload.batch, size)

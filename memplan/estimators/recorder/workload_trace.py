@@ -24,7 +24,7 @@ from memplan.estimators.recorder.user_calls import (
     is_fake_tensor_failure,
     may_depend_on_size,
 )
-from memplan.estimators.recorder.workload_build import built_model, made_batches
+from memplan.estimators.recorder.workload_build import built_model, made_batch, made_batches
 from memplan.estimators.recorder.worst_draw import WorstDrawRecorder
 from memplan.estimators.tracing import SeenCardError
 from memplan.training.host_context import resident_context_bytes
@@ -172,9 +172,8 @@ def _trace_or_compute(recorder: StepRecorder, request: TraceRequest, batches: di
 
 def _trace(recorder: StepRecorder, request: TraceRequest, batches: dict[int, Any]) -> StepTrace:
     def record(size: int, draws: RandomDraws) -> RecordedRun:
-        if size not in batches:
-            return recorder.record(size, call_user("batch function", recorder.workload.batch, size), draws)
-        return recorder.record(size, batches[size], draws)
+        batch = batches[size] if size in batches else made_batch(recorder.workload, size)
+        return recorder.record(size, batch, draws)
 
     recorded = WorstDrawRecorder(record)
     runner = SizeRunner(
