@@ -354,6 +354,27 @@ def test_state_that_grows_from_step_to_step_is_told() -> None:
     assert trace(optimizer=torch.optim.AdamW).notes == ()
 
 
+class Keeping(nn.Module):
+    """Keeps the outputs of the last steps."""
+
+    def __init__(self, kept_steps: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(512, 512, bias=False)
+        self.kept_steps = kept_steps
+        self.outputs: list[torch.Tensor] = []
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.layer(batch)
+        self.outputs = [*self.outputs, result.detach()][-self.kept_steps :]
+        return result
+
+
+@pytest.mark.parametrize(("kept_steps", "told"), [(1, False), (2, True), (1000, True)])
+def test_outputs_that_steps_go_on_keeping_are_told(kept_steps: int, told: bool) -> None:
+    notes = trace(model=lambda: Keeping(kept_steps)).notes
+    assert any("kept more than it freed" in note and "what aten.mm made in layer" in note for note in notes) is told
+
+
 class Searching(torch.optim.LBFGS):
     """Searches along the gradient of the last batch."""
 

@@ -12,7 +12,7 @@ from memplan.estimators.step_trace import PHASES
 from memplan.results import Component, Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from memplan.estimators.temporaries.convolutions import Convolution
     from memplan.estimators.temporaries.ruled_blocks import RuledBlock
@@ -171,10 +171,6 @@ class Recording:
             self.block_bytes[block] if allocates else -self.block_bytes[block]
             for block, allocates in zip(self.event_blocks, self.event_allocates, strict=True)
         )
-
-    def held_bytes(self, blocks: Iterable[int], component: Component) -> int:
-        """Return the bytes of those blocks that are of a component."""
-        return sum(self.block_bytes[block] for block in blocks if self.components[block] is component)
 
     def order_frees(self) -> None:
         """Sort consecutive frees by block number.

@@ -12,6 +12,7 @@ import torch
 from memplan.errors import WorkloadError
 from memplan.estimators.absent_card.card_answers import runs_multi_tensor
 from memplan.estimators.recorder.fake_model import auxiliary_tensors, unregistered_tensors
+from memplan.estimators.recorder.step_growth import growth_notes
 from memplan.estimators.recorder.user_calls import call_evaluation, call_user
 from memplan.estimators.recorder.wrapped_models import name_without_wrappers
 from memplan.recipe import Precision
@@ -35,10 +36,6 @@ if TYPE_CHECKING:
     from memplan.recipe import Recipe
     from memplan.workload import Workload
 
-_GROWS = (
-    "the optimizer's state still grew in the second step, the last that is traced: where it goes on growing, as the "
-    "history of L-BFGS does, later steps hold more"
-)
 _PAGED = (
     "the optimizer's paged state is counted as on the card; CUDA moves it to the host where the card is full, and "
     "PyTorch's own figures leave it out"
@@ -83,7 +80,7 @@ class TracedStep:
         self._average: dict[str, torch.Tensor] = {}
         self._owners: dict[int, str] = {}  # module of each parameter, by identity
         self._batch: Any = None
-        self._state_bytes: list[int] = []  # after each step
+        self._left: list[set[int]] = []  # blocks, by each step
         self._place_model()
         self._buckets = make_buckets(model, workload, recipe)
         self._mark(self._buckets, Component.GRADIENTS)
@@ -106,12 +103,12 @@ class TracedStep:
         call_user("optimizer step", self.optimizer.step)
         check_step(self.optimizer, self._model, self._workload.optimizer)
         self._mark_state()
-        self._state_bytes.append(self._recording.held_bytes(self._ledger.live_blocks(), Component.OPTIMIZER_STATE))
         if self._workload.zero_grad_after_step:
             self._zero_gradients()
         if self._workload.ema:
             update_moving_average(self._average, self._model)
         losses.clear()
+        self._left.append(self._ledger.live_blocks())
 
     def evaluate(self, next_batch: Callable[[], Any]) -> None:
         """Evaluate, where the workload does; the batch and the gradients of the last step are still there.
@@ -135,9 +132,8 @@ class TracedStep:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Say if the optimizer state may grow in later steps, or leave the card."""
-        before, last = self._state_bytes[-2:]
-        grows = (_GROWS + _full_history(self.optimizer),) if last > before else ()
+        """Say what may grow in later steps, and if the optimizer's state may leave the card."""
+        grows = growth_notes(self._recording, *self._left[-2:], full_state=_full_history(self.optimizer))
         is_paged = self._on_cuda and getattr(self.optimizer, "is_paged", False)  # of bitsandbytes
         return (*grows, _PAGED) if is_paged else grows
 
