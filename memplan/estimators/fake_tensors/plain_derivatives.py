@@ -2,7 +2,8 @@
 
 Some formulas of ``torch/csrc/autograd/FunctionsManual.cpp`` and ``aten/src/ATen/native/ReduceOps.cpp`` check whether a
 tensor is a subclass (``isTensorSubclassLike``). For subclasses they read no values, write nothing in place and keep
-more tensors alive. This module implements the other branches. Products are assumed to have no zero factor.
+more tensors alive. This module implements the other branches. Factors of products are assumed not to be zero, unless
+they are rectified or dropped out.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _KEY = "AutogradCPU"
 _MEAN = 1  # ``at::Reduction::Mean``
+_MAKE_ZEROS = frozenset({"ReluBackward0", "ThresholdBackward0", "HardtanhBackward0", "NativeDropoutBackward0"})
 
 
 @functools.cache
@@ -49,14 +51,22 @@ def _product(
 ) -> Any:
     rest = () if dim is None else (dim, keepdim)
     if source.dim() and needs_derivative(source):
-        return _Product.apply(source, rest, dtype)  # type: ignore[no-untyped-call]  # untyped in torch
+        return _Product.apply(source, rest, dtype, _has_zeros(source))  # type: ignore[no-untyped-call]  # untyped in torch
     return own(source, *rest, dtype=dtype)
+
+
+def _has_zeros(source: torch.Tensor) -> bool:
+    """Whether some elements are surely zero, by what made the tensor.
+
+    Autograd's formula for fake running products is that for plain ones with zeros.
+    """
+    return source.grad_fn is not None and source.grad_fn.name() in _MAKE_ZEROS
 
 
 def _running_product(
     own: Callable[..., Any], source: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None
 ) -> Any:
-    if source.dim() and source.shape[dim] > 1 and needs_derivative(source):
+    if source.dim() and source.shape[dim] > 1 and needs_derivative(source) and not _has_zeros(source):
         return _RunningProduct.apply(source, dim, dtype)  # type: ignore[no-untyped-call]  # untyped in torch
     return own(source, dim, dtype=dtype)
 
@@ -88,23 +98,38 @@ class _Product(torch.autograd.Function):
     """``prod_backward``."""
 
     @staticmethod
-    def forward(ctx: Any, source: torch.Tensor, rest: tuple[Any, ...], dtype: torch.dtype | None) -> torch.Tensor:
+    def forward(
+        ctx: Any, source: torch.Tensor, rest: tuple[Any, ...], dtype: torch.dtype | None, has_zeros: bool
+    ) -> torch.Tensor:
         result = torch.prod(source, *rest, dtype=dtype)
         ctx.save_for_backward(source, result)
-        ctx.rest = rest
+        ctx.rest, ctx.has_zeros = rest, has_zeros
         return result
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
         source, result = ctx.saved_tensors
         source = source.to(gradient.dtype)
         if ctx.rest:
             dim, keepdim = ctx.rest
             if not keepdim:
                 gradient, result = gradient.unsqueeze(dim), result.unsqueeze(dim)
-            zeros = source == 0  # alive until the end, as the count of zeros needs it
-            zeros.sum(dim, keepdim=True)
-        return gradient * (result / source).conj(), None, None
+            zeros = source == 0
+            counts = zeros.sum(dim, keepdim=True)  # noqa: F841 - alive until the end, as the zeros are
+            if ctx.has_zeros and source.shape[dim] > 1:
+                return gradient * _products_of_others(source, dim).conj(), None, None, None
+        return gradient * (result / source).conj(), None, None, None
+
+
+def _products_of_others(source: torch.Tensor, dim: int) -> torch.Tensor:
+    """``prod_safe_zeros_backward``, whose intermediate results live until its end."""
+    ones, others = torch.ones_like(source.narrow(dim, 0, 1)), source.shape[dim] - 1
+    from_the_start = torch.cat((ones, source.narrow(dim, 0, others)), dim)
+    before = from_the_start.cumprod(dim)
+    reverse = source.narrow(dim, 1, others).flip(dim)
+    from_the_end = torch.cat((ones, reverse), dim)
+    after = from_the_end.cumprod(dim).flip(dim)
+    return before * after
 
 
 class _RunningProduct(torch.autograd.Function):

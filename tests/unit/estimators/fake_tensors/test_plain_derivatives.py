@@ -22,6 +22,7 @@ CALLS: dict[str, Call] = {
     "product along a dimension": lambda x: x.prod(1),
     "product along a dimension that is kept": lambda x: x.prod(0, keepdim=True),
     "running product": lambda x: x.cumprod(-1),
+    "product of rectified values": lambda x: (x - 0.4).relu().prod(-1),
     "entropy": lambda x: functional.binary_cross_entropy_with_logits(x, torch.full_like(x, 0.25)),
     "weighted sum of entropies": lambda x: functional.binary_cross_entropy_with_logits(
         x, torch.full_like(x, 0.25), torch.full_like(x, 2), pos_weight=torch.full_like(x[0], 3), reduction="sum"

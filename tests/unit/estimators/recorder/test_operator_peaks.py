@@ -67,6 +67,8 @@ CALLS: dict[str, Call] = {
     "product along a dimension": lambda x, _: x.prod(1),
     "product along a dimension that is kept": lambda x, _: x.prod(-1, keepdim=True),
     "running product": lambda x, _: x.cumprod(-1),
+    "product along a dimension of rectified values": lambda x, _: x.relu().prod(1),
+    "product along a dimension of bounded values": lambda x, _: functional.relu6(x).prod(-1, keepdim=True),
     "count of a mask": lambda x, _: x.sum() / (x > 0).sum(),
     "running count of a mask": lambda x, _: x.sum() / (x > 0).cumsum(0).sum(),
     "sum in double precision": lambda x, _: x.sum(dtype=torch.float64),
@@ -124,6 +126,14 @@ CALLS: dict[str, Call] = {
 def test_the_peak_of_a_call_and_its_gradients_is_what_the_allocator_tells(call: Call) -> None:
     predicted, measured = peaks(call)
     assert predicted == pytest.approx(measured, abs=SMALL_BYTES)
+
+
+@pytest.mark.parametrize("rectified", [functional.relu, functional.relu6])
+def test_a_running_product_with_zeros_takes_more(rectified: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    with_zeros, measured = peaks(lambda x, _: rectified(x).cumprod(-1))
+    without_zeros, _ = peaks(CALLS["running product"])
+    assert with_zeros == pytest.approx(measured, rel=0.01)  # it is not computed in place
+    assert with_zeros > 1.5 * without_zeros
 
 
 @pytest.mark.parametrize("name", ["selection of all that a mask shows", "scatter to where a mask shows"])
