@@ -201,6 +201,27 @@ def test_a_model_that_branches_on_data_is_computed_at_a_small_batch_and_the_esti
     assert any("test_estimators.py" in note and "the value of a tensor is read there" in note for note in found.notes)
 
 
+class AttendsByData(BranchesOnData):
+    """Attends to the batch as one sample of 8 heads."""
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        heads = super().forward(batch).view(-1, 8, 64).transpose(0, 1)
+        return nn.functional.scaled_dot_product_attention(heads, heads, heads)
+
+
+@pytest.mark.parametrize(
+    ("model", "device", "told"),
+    [(BranchesOnData, CARD, False), (AttendsByData, CARD, True), (AttendsByData, CPU, False)],
+    ids=["no-attention", "card", "cpu"],
+)
+def test_computed_attention_is_told_of_where_a_card_would_keep_less(
+    model: type[nn.Module], device: DeviceSpec, *, told: bool
+) -> None:
+    notes = traced(linear_workload(model=lambda: model(512, 512, bias=False)), device).notes
+    (note,) = [each for each in notes if "it was computed on the CPU" in each]
+    assert note.endswith("with attention that keeps its probabilities") is told
+
+
 def test_a_model_that_is_left_in_evaluation_mode_is_told() -> None:
     def notes(loss: Callable[[nn.Module, torch.Tensor], torch.Tensor]) -> list[str]:
         workload = linear_workload(model=lambda: nn.Linear(512, 512, bias=False).eval(), loss=loss)

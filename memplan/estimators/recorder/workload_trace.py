@@ -47,6 +47,7 @@ _FREE_SHARE_OF_REAL_RUN = 0.5
 _LARGEST_REAL_RUN_BYTES = 16 * GIB  # of all its blocks: a few seconds at some GiB a second
 _UNCOUNTED_EVALUATION = "evaluation is not counted, since it cannot be traced ({reason})"
 _LEAST_USUAL_SIZE = 2  # a batch of one sample takes other paths
+_PLAIN_SOFTMAX = "aten._safe_softmax"  # of ``_scaled_dot_product_attention_math``
 _REAL_RUN_COPIES = 5  # the model, and weights, gradients and two optimizer states of the copy that is run
 
 
@@ -228,10 +229,10 @@ def _compute(recorder: StepRecorder, request: TraceRequest, batches: dict[int, A
         ) from error
     model = built_model(recorder.workload, request.recipe, batches)
     trace = _trace(replace(recorder, model=model, on_fakes=False), request, batches)
-    why = (
-        f"the step cannot run on fake tensors ({_reason(error)}); it was computed on the CPU at small micro-batches, "
-        "with attention that keeps its probabilities"
-    )
+    why = f"the step cannot run on fake tensors ({_reason(error)}); it was computed on the CPU at small micro-batches"
+    is_on_card = request.device.kind is DeviceKind.CUDA
+    if is_on_card and any(_PLAIN_SOFTMAX in each.operator_names for each in trace.timelines):
+        why += ", with attention that keeps its probabilities"
     return replace(trace, notes=(*trace.notes, why))
 
 
