@@ -16,7 +16,8 @@
 - Gradients of what CUDA normalised lie as it does, those of layers contiguous, not as the gradient of the result
   (``layer_norm_backward_cuda``, ``group_norm_backward`` and ``cudnn_batch_norm_backward``).
 - Images that CUDA pads by reflection are contiguous, and so are their gradients (``reflection_pad2d_cuda`` and
-  ``reflection_pad2d_backward_cuda`` in ``cuda/ReflectionPad.cu``).
+  ``reflection_pad2d_backward_cuda`` in ``cuda/ReflectionPad.cu``). What the CPU pads lies as the image does, and so do
+  gradients (``ReflectionPad.cpp`` and ``ReplicationPadding.cpp`` in ``aten/src/ATen/native``).
 - Bags of embeddings remember on CUDA which bag each index is in, also where they are summed (``_embedding_bag_cuda`` in
   ``cuda/EmbeddingBag.cu``).
 - Batch norm on the CPU: the result is contiguous or channels-last, and of single pixels, which are both, contiguous
@@ -45,6 +46,7 @@ _ATEN = torch.ops.aten
 SPARSE_CLONE = _ATEN.clone.default
 _COALESCE = _ATEN._coalesce.default
 _NORMALISE, _NORMALISE_BACKWARD = _ATEN.native_batch_norm.default, _ATEN.native_batch_norm_backward.default
+_PADS = ("reflection_pad2d", "reflection_pad3d", "replication_pad2d", "replication_pad3d")
 NO_REDUCTION = 0
 
 
@@ -131,6 +133,11 @@ def _reflection_pad(operator: OpOverload, *args: Any) -> torch.Tensor:
     return torch.empty_like(padded, memory_format=torch.contiguous_format)
 
 
+def _padded_like_the_image(operator: OpOverload, place: int, *args: Any) -> torch.Tensor:
+    padded: torch.Tensor = operator(*args)
+    return torch.empty_like(padded, memory_format=suggest_memory_format(args[place]))
+
+
 def _col2im(columns: torch.Tensor, output_size: list[int], kernel_size: list[int], *_: Any) -> torch.Tensor:
     channels = columns.shape[-2] // (kernel_size[0] * kernel_size[1])
     memory = torch.empty_like(columns, memory_format=torch.contiguous_format)
@@ -185,6 +192,11 @@ def _embedding_bag_backward(gradient: torch.Tensor, indices: torch.Tensor, *othe
     return sparse_of(indices.reshape(1, -1), values, shape=[rows, gradient.shape[1]], is_coalesced=False)
 
 
+def _default_of(name: str) -> OpOverload:
+    operator: OpOverload = getattr(_ATEN, name).default
+    return operator
+
+
 _ON_ANY_DEVICE: dict[OpOverload, Callable[..., Any]] = {
     _ATEN.col2im.default: _col2im,
     LAYER: recurrent_layer,
@@ -201,6 +213,8 @@ _ON_HOST: dict[OpOverload, Callable[..., Any]] = {
     **_ON_ANY_DEVICE,
     _NORMALISE: partial(_normalised, _NORMALISE, 0),
     _NORMALISE_BACKWARD: partial(_normalised, _NORMALISE_BACKWARD, 1),
+    **{each: partial(_padded_like_the_image, each, 0) for each in map(_default_of, _PADS)},
+    **{each: partial(_padded_like_the_image, each, 1) for each in map(_default_of, map("{}_backward".format, _PADS))},
 }
 _ON_CUDA: dict[OpOverload, Callable[..., Any]] = {
     **_ON_ANY_DEVICE,

@@ -15,6 +15,7 @@ from memplan.estimators.lowering.contiguous_copies import (
     laid_out_first,
 )
 from memplan.estimators.lowering.host_convolutions import convolution, convolution_backward, is_half
+from memplan.estimators.lowering.host_resampling import resampling_rules
 from memplan.estimators.lowering.temporary_bytes import FP32_BYTES, INT64_BYTES, NO_TEMPORARIES, TemporaryBytes
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 _PROMOTING = ("add", "add_", "sub", "sub_", "mul", "mul_", "div", "div_", "maximum", "minimum", "pow",
               "eq", "ne", "lt", "le", "gt", "ge")  # fmt: skip
-_SMALL_SIDES = 128  # pixels of height and width together
 
 
 def _normalisation_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
@@ -80,26 +80,6 @@ def _padded_rows_bytes(weight: torch.Tensor) -> int:
     return 0 if row_bytes == weight.shape[1] * FP32_BYTES else weight.shape[0] * row_bytes
 
 
-def _interpolation(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
-    """Both images channels-last, where the result is small (``_use_vectorized_kernel_cond_2d``, UpSampleKernel.cpp)."""
-    image: torch.Tensor = args[0]
-    if sum(result.shape[2:]) > _SMALL_SIDES:
-        return NO_TEMPORARIES
-    return TemporaryBytes(
-        after_results=(
-            sum(each.nbytes for each in (image, result) if not each.is_contiguous(memory_format=torch.channels_last)),
-        )
-    )
-
-
-def _smooth_interpolation(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
-    """The image at its new width, before its height changes (``separable_upsample_generic_Nd_kernel_impl``)."""
-    image: torch.Tensor = args[0]
-    if image.shape[2] == result.shape[2] or image.shape[3] == result.shape[3]:
-        return NO_TEMPORARIES
-    return TemporaryBytes(after_results=(result.nbytes // result.shape[2] * image.shape[2],))
-
-
 def _attention_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """A copy of the output's gradient by position, then head (``flash_attention_backward_kernel_impl``)."""
     return TemporaryBytes(after_results=copies_by_position(args[0]))
@@ -125,11 +105,7 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys((f"aten.{name}" for name in _PROMOTING), _promotion),
     "aten._scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
     "aten.kthvalue": _order_statistic,
-    **dict.fromkeys(
-        (f"aten.{name}" for name in ("upsample_bilinear2d", "upsample_nearest2d", "_upsample_nearest_exact2d")),
-        _interpolation,
-    ),
-    **dict.fromkeys(("aten._upsample_bilinear2d_aa", "aten._upsample_bicubic2d_aa"), _smooth_interpolation),
+    **resampling_rules(),
 }
 _COPIES: dict[str, Rule] = {
     **COPIES_ON_ANY_DEVICE,

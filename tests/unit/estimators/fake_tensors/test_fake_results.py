@@ -81,15 +81,22 @@ def test_the_logarithm_of_sigmoid_keeps_nothing_on_a_card() -> None:
     assert (made.shape, kept.numel()) == ((4, 6), 0)
 
 
-def test_images_padded_by_reflection_are_contiguous_on_a_card() -> None:
-    pad, unpad = torch.ops.aten.reflection_pad2d.default, torch.ops.aten.reflection_pad2d_backward.default
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=["first", "last"])
+@pytest.mark.parametrize(
+    ("pad", "on_host"), [("reflection", False), ("reflection", True), ("replication", True)], ids=str
+)
+def test_padded_images_lie_as_images_do_on_the_host_and_in_order_on_a_card(
+    pad: str, *, on_host: bool, layout: torch.memory_format
+) -> None:
+    forward, backward = (getattr(torch.ops.aten, f"{pad}_pad2d{suffix}").default for suffix in ("", "_backward"))
+    expected = layout if on_host else torch.contiguous_format
     with TraceFakeMode():
-        image = torch.empty(2, 4, 8, 8).to(memory_format=torch.channels_last)
-        padded = corrected_result(pad, (image, [1, 1, 1, 1]), on_host=False)
-        gradient = corrected_result(unpad, (padded, image, [1, 1, 1, 1]), on_host=False)
-        assert corrected_result(pad, (image, [1, 1, 1, 1]), on_host=True) is None
-    assert (padded.shape, padded.is_contiguous()) == ((2, 4, 10, 10), True)
-    assert (gradient.shape, gradient.is_contiguous()) == ((2, 4, 8, 8), True)
+        image = torch.empty(2, 4, 8, 8).to(memory_format=layout)
+        padded = corrected_result(forward, (image, [1, 1, 1, 1]), on_host=on_host)
+        for gradient in (padded, padded.contiguous()):
+            found = corrected_result(backward, (gradient, image, [1, 1, 1, 1]), on_host=on_host)
+            assert (found.shape, found.is_contiguous(memory_format=expected)) == ((2, 4, 8, 8), True)
+    assert (padded.shape, padded.is_contiguous(memory_format=expected)) == ((2, 4, 10, 10), True)
 
 
 def test_the_gradient_of_normalised_images_lies_as_they_do_on_a_card() -> None:

@@ -147,6 +147,66 @@ def test_threads_that_share_a_selection_take_more(name: str) -> None:
     assert predicted == pytest.approx(measured, abs=SMALL_BYTES)
 
 
+IMAGES = (16, 16, 32, 32)  # 1 MiB
+VOLUMES = (8, 8, 16, 16, 16)
+RESAMPLED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "largest": lambda x: functional.max_pool2d(x, 2),
+    "averages": lambda x: functional.avg_pool2d(x, 2),
+    "averages of regions": lambda x: functional.adaptive_avg_pool2d(x, 16),
+    "largest of regions": lambda x: functional.adaptive_max_pool2d(x, 16),
+    "mirrored": lambda x: functional.pad(x, (1, 1, 1, 1), mode="reflect"),
+    "repeated": lambda x: functional.pad(x, (1, 1, 1, 1), mode="replicate"),
+    "larger by cubes": lambda x: functional.interpolate(x, scale_factor=2, mode="bicubic"),
+    "smoothly larger": lambda x: functional.interpolate(x, size=64, mode="bilinear", antialias=True),
+    "smoothly larger by cubes": lambda x: functional.interpolate(x, size=64, mode="bicubic", antialias=True),
+    "at given places": lambda x: functional.grid_sample(x, x.new_zeros(16, 32, 32, 2), align_corners=False),
+}
+OF_VOLUMES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "largest": lambda x: functional.max_pool3d(x, 2),
+    "averages": lambda x: functional.avg_pool3d(x, 2),
+    "averages of regions": lambda x: functional.adaptive_avg_pool3d(x, 8),
+    "largest of regions": lambda x: functional.adaptive_max_pool3d(x, 8),
+    "mirrored": lambda x: functional.pad(x, (1, 1, 1, 1, 1, 1), mode="reflect"),
+    "repeated": lambda x: functional.pad(x, (1, 1, 1, 1, 1, 1), mode="replicate"),
+    "larger": lambda x: functional.interpolate(x, scale_factor=2),
+}
+
+
+def laid_out(
+    resample: Callable[[torch.Tensor], torch.Tensor], shape: tuple[int, ...], layouts: tuple[str, str]
+) -> tuple[int, int]:
+    """Return both peaks of resampling images in one layout where what comes after reads them in another."""
+    last = torch.channels_last if len(shape) == 4 else torch.channels_last_3d
+    of_image, of_gradient = (last if each == "last" else torch.contiguous_format for each in layouts)
+
+    def call(values: torch.Tensor, _others: torch.Tensor) -> torch.Tensor:
+        images = values.view(shape).contiguous(memory_format=of_image)
+        return resample(images).contiguous(memory_format=of_gradient).square()
+
+    return peaks(call)
+
+
+LAYOUTS = [(first, second) for first in ("first", "last") for second in ("first", "last")]  # where channels lie
+
+
+@pytest.mark.parametrize("layouts", LAYOUTS, ids="-".join)
+@pytest.mark.parametrize("resample", RESAMPLED.values(), ids=RESAMPLED)
+def test_images_are_resampled_in_any_layout(
+    resample: Callable[[torch.Tensor], torch.Tensor], layouts: tuple[str, str]
+) -> None:
+    predicted, measured = laid_out(resample, IMAGES, layouts)
+    assert predicted == pytest.approx(measured, abs=SMALL_BYTES)
+
+
+@pytest.mark.parametrize("layouts", LAYOUTS, ids="-".join)
+@pytest.mark.parametrize("resample", OF_VOLUMES.values(), ids=OF_VOLUMES)
+def test_volumes_are_resampled_in_any_layout(
+    resample: Callable[[torch.Tensor], torch.Tensor], layouts: tuple[str, str]
+) -> None:
+    predicted, measured = laid_out(resample, VOLUMES, layouts)
+    assert predicted == pytest.approx(measured, abs=SMALL_BYTES)
+
+
 def kernel(*shape: int) -> torch.Tensor:
     return torch.ones(SIDE, *shape, requires_grad=True)
 
