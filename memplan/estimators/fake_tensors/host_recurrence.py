@@ -9,11 +9,14 @@ its projection, and for one step more the states twice, with their gradients (``
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from memplan.units import round_up
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 LAYER = torch.ops.aten.mkldnn_rnn_layer.default
 _FP32_BYTES, _PAGE_BYTES, _LINE_BYTES = 4, 4096, 64
@@ -36,8 +39,11 @@ def scratch_bytes(steps: int, samples: int, hidden: int) -> int:
 
     A further page of pointers is not counted.
     """
-    states = round_up(samples * padded_bytes(hidden, _FP32_BYTES), _PAGE_BYTES)
-    return round_up(steps * samples * padded_bytes(_GATES * hidden, _FP32_BYTES), _PAGE_BYTES) + 2 * states
+    parts = (
+        steps * samples * padded_bytes(_GATES * hidden, _FP32_BYTES),
+        *2 * [samples * padded_bytes(hidden, _FP32_BYTES)],
+    )
+    return _in_pages(parts)
 
 
 def _workspace_bytes(steps: int, samples: int, width: int, hidden: int, element_bytes: int) -> int:
@@ -53,7 +59,12 @@ def _workspace_bytes(steps: int, samples: int, width: int, hidden: int, element_
         more_rows * hidden * element_bytes,  # hidden states
         more_rows * hidden * _FP32_BYTES,  # cell states
     )
-    return sum(round_up(each, _PAGE_BYTES) for each in parts)
+    return _in_pages(parts)
+
+
+def _in_pages(parts: Sequence[int]) -> int:
+    """Return what parts take that begin at pages: half a page more each, so that sizes stay on a line."""
+    return sum(parts) + len(parts) * _PAGE_BYTES // 2
 
 
 def padded_bytes(elements: int, element_bytes: int) -> int:

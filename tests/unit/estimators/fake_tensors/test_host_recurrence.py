@@ -11,6 +11,7 @@ from memplan.estimators.fake_tensors.host_recurrence import LAYER
 from tests.host_allocations import AS_MEASURED
 
 LSTM = 2
+PARTS, HALF_PAGE_BYTES = 7, 2048
 
 
 def layer(steps: int, samples: int, width: int, hidden: int, dtype: torch.dtype, *, train: bool = True) -> list[object]:
@@ -32,9 +33,17 @@ def faked(arguments: list[object]) -> list[torch.Tensor]:
 @AS_MEASURED
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("sizes", [(1, 1, 32, 32), (20, 16, 128, 256), (20, 16, 512, 256), (32, 6, 64, 96)])
-def test_the_workspace_is_what_the_operator_returns(sizes: tuple[int, int, int, int], dtype: torch.dtype) -> None:
+def test_the_workspace_is_what_the_operator_returns_but_for_its_pages(
+    sizes: tuple[int, int, int, int], dtype: torch.dtype
+) -> None:
     arguments = layer(*sizes, dtype)
-    assert faked(arguments)[3].nbytes == LAYER(*arguments)[3].nbytes
+    assert faked(arguments)[3].nbytes == pytest.approx(LAYER(*arguments)[3].nbytes, abs=PARTS * HALF_PAGE_BYTES)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_workspaces_grow_evenly_with_the_samples(dtype: torch.dtype) -> None:
+    first, second, third = (faked(layer(8, samples, 16, 16, dtype))[3].nbytes for samples in (2, 3, 4))
+    assert third - second == second - first
 
 
 @AS_MEASURED
