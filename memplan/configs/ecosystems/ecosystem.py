@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from memplan.configs.user_config import KnobKeys, RecipeChange, UserConfig
     from memplan.recipe import Precision, Recipe
 
-_TORCH_LOADER = {
+TORCH_LOADER = {
     KnobName.LOADER_WORKERS: "num_workers",
     KnobName.PIN_MEMORY: "pin_memory",
     KnobName.PREFETCH_FACTOR: "prefetch_factor",
     KnobName.PERSISTENT_WORKERS: "persistent_workers",
 }
-LOADER_KNOBS = tuple(_TORCH_LOADER)
+LOADER_KNOBS = tuple(TORCH_LOADER)
 
 
 def torch_loader_keys(*prefixes: str) -> dict[KnobName, tuple[str, ...]]:
     """Return the keys of the data loader's settings under torch's own names, behind each of the prefixes."""
-    return {name: tuple(f"{each}{own}" for each in prefixes) for name, own in _TORCH_LOADER.items()}
+    return {name: tuple(f"{each}{own}" for each in prefixes) for name, own in TORCH_LOADER.items()}
 
 
 class Ecosystem(ABC):

@@ -10,6 +10,7 @@ from memplan.configs.ecosystems.usual_names import (
     remark_on_precisions,
     remark_on_rates,
     unmistakable_keys,
+    unmistakable_loader_keys,
 )
 
 if TYPE_CHECKING:
@@ -32,6 +33,10 @@ class Plain(Ecosystem):
     def own_keys(self, document: Document) -> KnobKeys:
         """Return the keys that cannot mean anything else; the user declares the others."""
         return {name: (key,) for name, key in unmistakable_keys(document.values).items()}
+
+    def all_keys(self, document: Document) -> KnobKeys:
+        """Return the keys of the knobs, and those of the data loader's settings that cannot mean anything else."""
+        return {**unmistakable_loader_keys(document.values), **super().all_keys(document)}
 
     def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
         """Name what looks like the precision, or as if it followed batch or rate: that is for the user to declare."""

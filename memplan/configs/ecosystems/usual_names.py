@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from memplan.configs.ecosystems.ecosystem import TORCH_LOADER
 from memplan.configs.keys import followed, get, is_count, is_outside_training, keys_named
 from memplan.configs.precision_words import precision_of
 from memplan.configs.user_config import KnobName
@@ -168,6 +169,13 @@ def unmistakable_keys(values: Mapping[str, Any]) -> dict[KnobName, str]:
     found = {name: _keys_of(values, name) for name in _FITS}
     single = {name: (keys[0],) for name, keys in found.items() if len(keys) == 1}
     return {name: key for name, (key,) in with_one_accumulation(single, values).items()}
+
+
+def unmistakable_loader_keys(values: Mapping[str, Any]) -> dict[KnobName, tuple[str, ...]]:
+    """Return the keys of the data loader's settings that occur exactly once under torch's own names, as for knobs."""
+    named = {knob: _training_keys(values, usual) for knob, usual in TORCH_LOADER.items()}
+    single = {knob: keys[0] for knob, keys in named.items() if len(keys) == 1}
+    return {knob: (key,) for knob, key in single.items() if isinstance(get(values, key), int)}
 
 
 def with_one_accumulation(keys: KnobKeys, values: Mapping[str, Any]) -> KnobKeys:

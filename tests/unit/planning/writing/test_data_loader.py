@@ -33,12 +33,29 @@ WANTED = Recommendation(recipe=Recipe(micro_batch_size=4), estimate=None, chosen
             "x.py",
             "train_dataloader = dict(batch_size=4, num_workers=0)\noptim_wrapper = dict(optimizer=dict(lr=1e-3))\n",
         ),
+        ("x.yaml", "batch_size: 4\ndata: {num_workers: 0}\n"),
+        ("x.py", "BATCH_SIZE = 4\nNUM_WORKERS = 0\n"),
         ("x.sh", "python t.py --batch_size 4 --num_workers 0\n"),
     ],
 )
 def test_the_settings_are_found_where_each_ecosystem_keeps_them(name: str, text: str, tmp_path: Path) -> None:
     notes = loader_notes(config_of(tmp_path, text, name=name), CARD, WANTED)
     assert notes[0].startswith("with 0 loader workers")
+
+
+@pytest.mark.parametrize(
+    "loaders",
+    ["train: {num_workers: 0}\npretrain: {num_workers: 0}", "num_workers: some", "evaluation: {num_workers: 0}", ""],
+    ids=["two", "no number", "of evaluation", "none"],
+)
+def test_in_a_plain_config_only_an_unmistakable_setting_is_taken(loaders: str, tmp_path: Path) -> None:
+    assert loader_notes(config_of(tmp_path, f"batch_size: 4\n{loaders}\n"), CARD, WANTED) == ()
+
+
+def test_settings_of_a_plain_config_are_changed(tmp_path: Path) -> None:
+    config = config_of(tmp_path, "batch_size: 4\nloader:\n  num_workers: 2\n  pin_memory: false\n")
+    change = RecipeChange(recipe=config.recipe, loader=loader_changes(config, CARD, None))
+    assert [(each.key, each.after) for each in plan_patch(config, change).changes] == [("loader.pin_memory", "true")]
 
 
 def test_a_declared_knob_counts_too(tmp_path: Path) -> None:
