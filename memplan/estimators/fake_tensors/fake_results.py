@@ -18,6 +18,7 @@
 - Images that CUDA pads by reflection are contiguous, and so are their gradients (``reflection_pad2d_cuda`` and
   ``reflection_pad2d_backward_cuda`` in ``cuda/ReflectionPad.cu``). What the CPU pads lies as the image does, and so do
   gradients (``ReflectionPad.cpp`` and ``ReplicationPadding.cpp`` in ``aten/src/ATen/native``).
+- Histograms of integers are for CUDA alone (``_histc_cuda`` in ``cuda/SummaryOps.cu``).
 - Bags of embeddings remember on CUDA which bag each index is in, also where they are summed (``_embedding_bag_cuda`` in
   ``cuda/EmbeddingBag.cu``).
 - Batch norm on the CPU: the result is contiguous or channels-last, and of single pixels, which are both, contiguous
@@ -128,6 +129,10 @@ def _log_sigmoid(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.empty_like(values), values.new_empty(0)
 
 
+def _histogram(values: torch.Tensor, bins: int = 100, *_: Any) -> torch.Tensor:
+    return values.new_empty(bins)
+
+
 def _reflection_pad(operator: OpOverload, *args: Any) -> torch.Tensor:
     padded: torch.Tensor = operator(*args)
     return torch.empty_like(padded, memory_format=torch.contiguous_format)
@@ -231,4 +236,5 @@ _ON_CUDA: dict[OpOverload, Callable[..., Any]] = {
         for each in (_ATEN.reflection_pad2d.default, _ATEN.reflection_pad2d_backward.default)
     },
     _ATEN._embedding_bag.default: _embedding_bag,
+    _ATEN.histc.default: _histogram,
 }

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from torch._ops import OpOverload
 
-_PLAIN_NAMESPACES = ("prim", "profiler", "c10d", "_c10d_functional", "fsdp")  # what NCCL takes is told of all replicas
+# What NCCL takes is told of all replicas; PyTorch's primitives are those that its decompositions are made of.
+_PLAIN_NAMESPACES = ("prim", "prims", "profiler", "c10d", "_c10d_functional", "fsdp")
 _PLAIN_PREFIXES = ("_foreach_", "_fused_", "_amp_", "upsample_", "_upsample_", "new_", "empty", "adaptive_", "avg_pool",
                    "_adaptive_", "max_pool", "reflection_pad", "replication_pad", "scatter", "index_", "nll_loss",
                    "sym_", "is_")  # fmt: skip
@@ -52,6 +53,7 @@ _PLAIN = frozenset(
         "take", "trace", "unsafe_split", "vdot", "_standard_gamma", "_standard_gamma_grad", "_dirichlet_grad",
         "poisson", "binomial", "_pdist_forward", "linalg_solve_triangular", "hann_window", "hamming_window",
         "roi_align", "_roi_align_backward", "roi_pool", "_roi_pool_backward",
+        "_has_same_storage_numel",
     )
 )  # fmt: skip
 

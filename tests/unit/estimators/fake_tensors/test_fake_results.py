@@ -131,3 +131,12 @@ def test_bags_remember_on_a_card_where_each_index_is(mode: int) -> None:
         args = (table, indices, bags, False, mode)
         made = corrected_result(torch.ops.aten._embedding_bag.default, args, on_host=False)
     assert [each.shape for each in made[:2]] == [(4, 8), (40,)]
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.float32])
+def test_a_card_makes_histograms_of_any_type(dtype: torch.dtype) -> None:
+    with TraceFakeMode():
+        chosen = torch.empty(64, dtype=dtype)
+        counts = corrected_result(torch.ops.aten.histc.default, (chosen, 8, 0, 8), on_host=False)
+        assert corrected_result(torch.ops.aten.histc.default, (chosen, 8, 0, 8), on_host=True) is None
+    assert (counts.shape, counts.dtype) == ((8,), dtype)
