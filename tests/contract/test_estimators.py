@@ -244,6 +244,45 @@ def test_weights_that_the_model_factory_makes_half_as_wide_are_told(precision: s
     assert any("weights are bfloat16" in note for note in found.notes) is is_told
 
 
+class ClampsAny(nn.Linear):
+    """Takes sines of its result, which are kept, where any number is large or where none is."""
+
+    def __init__(self, *, if_any: bool) -> None:
+        super().__init__(512, 512, bias=False)
+        self.if_any = if_any
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        result = super().forward(batch)
+        return result.sin().cos() if bool((result > 5).any()) is self.if_any else result
+
+
+@pytest.mark.parametrize("if_any", [False, True])
+def test_branches_on_conditions_are_tried_both_ways_on_a_card(*, if_any: bool) -> None:
+    trace = traced(linear_workload(model=lambda: ClampsAny(if_any=if_any)), CARD)
+    assert trace.method == "fake-tensor trace"
+    certain = traced(linear_workload(loss=lambda model, batch: model(batch).sin().cos().sum()), CARD)
+    found, expected = (estimate(each, micro_batch_size=512, device=CARD) for each in (trace, certain))
+    assert found.peak_allocated_bytes == expected.peak_allocated_bytes
+    (note,) = trace.notes
+    assert "test_estimators.py" in note
+    assert "tried both ways" in note
+
+
+class HalvesUntilSmall(nn.Linear):
+    """Loops on a condition."""
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        result = super().forward(batch)
+        while (result > 1e-3).any():
+            result = result / 2
+        return result
+
+
+def test_loops_on_conditions_are_computed() -> None:
+    trace = traced(linear_workload(model=lambda: HalvesUntilSmall(512, 512)), CARD)
+    assert trace.method.startswith("real CPU run")
+
+
 class RoutesTokens(nn.Module):
     """Sends each sample to one of two experts, by a score that only computing it tells."""
 

@@ -2,13 +2,15 @@
 
 - Selections (by a mask of scores, non-maximum suppression, distinct values) keep everything: an upper bound.
 - Choices among several, as of a router among experts, are even.
-- Checks that a condition holds for all elements pass.
+- Checks that a condition holds for all elements pass. Other conditions are decided by the draw, so that both
+  ways are tried, but for those of loops.
 - Numbers that the optimizer compares with others, such as norms, are 1.
 - Arrays converted to NumPy, such as the cost matrix of an assignment, are zero: it finds as many pairs for any costs.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from torch._ops import OpOverload
 
+    from memplan.estimators.fake_tensors.random_draws import RandomDraws
+
 _ATEN = torch.ops.aten
 _INDEXED = (
     _ATEN.index.Tensor,
@@ -38,6 +42,7 @@ _INDEXED = (
 )
 _CHECKS = (_ATEN.all.default, _ATEN._is_all_true.default)  # noqa: SLF001 - an operator
 _COMPARISONS = tuple(getattr(_ATEN, name).Scalar for name in ("eq", "ne", "gt", "ge", "lt", "le"))
+_MOST_DECISIONS = 16  # of one module at one place: two steps of two micro-batches and evaluation take fewer
 _CHOICES = {  # operator -> position of the chosen indices among its results; None for a single result
     _ATEN.topk.default: 1,
     _ATEN.sort.default: 1,
@@ -55,6 +60,7 @@ class _Presumed(StrEnum):
     MOST = "how much is selected by computed values ({}) is taken at its most"
     EVEN = "choices by computed values ({}) are taken to be even"
     PASSED = "conditions on all of some computed values ({}) are taken to hold"
+    EITHER = "conditions on computed values ({}) are tried both ways, of which the one that takes more is counted"
     ONE = "computed numbers that the optimizer compares with others ({}) are taken as 1"
     ZERO = "computed values that are handed to NumPy ({}) are taken as 0"
 
@@ -64,6 +70,7 @@ class PresumedChoices:
 
     def __init__(self) -> None:
         self._places: dict[_Presumed, dict[str, None]] = {each: {} for each in _Presumed}
+        self._decisions: Counter[tuple[str, str]] = Counter()  # by place and module
 
     def most(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the largest possible result of an operator whose shape depends on values; None if unbounded."""
@@ -85,6 +92,15 @@ class PresumedChoices:
                 return
             if remember_value(indices, _even_indices(indices, _choices(operator, args, kwargs))):
                 self._note(_Presumed.EVEN)
+
+    def decide(self, draws: RandomDraws, module: str) -> bool | None:
+        """Return whether a condition that a module reads holds in this draw; None where a loop runs by it."""
+        place = place_of_call() or "a package"
+        self._decisions[place, module] += 1
+        if self._decisions[place, module] > _MOST_DECISIONS:
+            return None
+        self._note(_Presumed.EITHER)
+        return draws.decide()
 
     def compare(self, operator: OpOverload, args: tuple[Any, ...], result: Any) -> None:
         """Let an unknown number, such as a norm that an optimizer checks, compare with others as 1 does."""

@@ -39,6 +39,11 @@ def presumed_truth(operator: OpOverload, args: tuple[Any, ...]) -> bool | None:
     return not of_equals if isinstance(args[1], float) and math.isinf(args[1]) else None
 
 
+def reads_condition(operator: OpOverload, args: tuple[Any, ...]) -> bool:
+    """Whether the operator reads a truth value, by which Python code takes a branch."""
+    return operator is _READ and args[0].dtype is torch.bool
+
+
 class PresumedReads:
     """Presumes unknown numbers that are read outside the model's modules, and records where that was."""
 

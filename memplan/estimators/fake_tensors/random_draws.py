@@ -1,6 +1,7 @@
 """Scalar random numbers, by which models choose what runs, for example which layers to drop.
 
-Each is set to a fixed fraction of its range, so that every run takes the same branches. Other draws of Python, NumPy
+Each is set to a fixed fraction of its range, so that every run takes the same branches; so are conditions on computed
+values, which nothing tells. Other draws of Python, NumPy
 and PyTorch start from the same generator state in every run.
 """
 
@@ -55,18 +56,19 @@ class RandomDraws:
         self.fraction = fraction
         self._places: dict[str, None] = {}
         self._count = 0
+        self._has_decided = False
         self._others = random.Random(0)  # noqa: S311 - nothing is kept secret
         self._were_others = False
 
     @property
     def were_read(self) -> bool:
-        """Whether Python code read a random number."""
-        return bool(self._places)
+        """Whether Python code read a random number, or a condition that the draw decides."""
+        return bool(self._places) or self._has_decided
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Say what was drawn, one phrase per kind."""
-        chosen = (_CHOSEN.format(named_places(self._places)),) if self.were_read else ()
+        chosen = (_CHOSEN.format(named_places(self._places)),) if self._places else ()
         return (*chosen, _DRAWN) if self._were_others else chosen
 
     def drawn(self, operator: OpOverload, args: tuple[Any, ...], like: torch.Tensor) -> torch.Tensor | None:
@@ -83,6 +85,11 @@ class RandomDraws:
             return None
         with unset_fake_temporarily():
             return torch.full(like.shape, number, dtype=like.dtype)
+
+    def decide(self) -> bool:
+        """Return whether an unknown condition holds: it does in middle and high draws, and does not in low ones."""
+        self._has_decided = True
+        return self.fraction >= MIDDLE
 
     def replace_scalar(self, result: Any, operator: OpOverload, args: tuple[Any, ...]) -> Any:
         """Return the result, with a fixed value if it is one random element, which counts as read."""

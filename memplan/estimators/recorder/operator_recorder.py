@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 from memplan.estimators.absent_card.cached_memory import EMPTY_CACHE
 from memplan.estimators.fake_tensors.fake_results import corrected_result
 from memplan.estimators.fake_tensors.known_values import is_known, run_with_known_values
-from memplan.estimators.fake_tensors.presumed_values import PresumedReads
+from memplan.estimators.fake_tensors.presumed_values import PresumedReads, reads_condition
 from memplan.estimators.fake_tensors.replaced import replaced
 from memplan.estimators.fake_tensors.value_writes import only_writes
 from memplan.estimators.lowering.kernel_rules import KEYWORDS_READ
@@ -172,15 +172,23 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         try:
             result = self._run_or_presume(func, args, kwargs)
         except DataDependentOutputException:
-            if self._paths.is_inside or not self.presumed.can_answer(func, args):
+            answer = self._presumed_answer(func, args)
+            if answer is None:
                 raise
-            return self.presumed.answer(args[0])
+            return answer
         if not self._paused:
             self._record(func, args, kwargs, result)
             if operand_block is not None:
                 storage = dense_parts(result)[-1].untyped_storage()
                 self._pending = _PendingReuse(result=storage, operand_block=operand_block)
         return result
+
+    def _presumed_answer(self, func: Any, args: tuple[Any, ...]) -> bool | float | None:
+        """Presume the value that an operator reads; None where a model decides by it, and nothing may be presumed."""
+        if self._choices is not None and self._draws is not None and reads_condition(func, args):
+            return self._choices.decide(self._draws, self._paths.current)
+        is_answered = not self._paths.is_inside and self.presumed.can_answer(func, args)
+        return self.presumed.answer(args[0]) if is_answered else None
 
     def _run_or_presume(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._choices is None:

@@ -1,4 +1,4 @@
-"""Steps whose control flow depends on random numbers: trace a few draws, keep the one with the highest peak."""
+"""Steps that branch by random numbers or unknown conditions: trace a few draws, keep the one with the highest peak."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from memplan.estimators.recorder.user_calls import is_fake_tensor_failure
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from memplan.estimators.recorder.recording import Recording
     from memplan.estimators.recorder.step_recording import RecordedRun
 
 
@@ -57,5 +58,10 @@ class WorstDrawRecorder:
                 break
         if failure is not None and not runs:
             raise failure
-        self._chosen = max(runs, key=lambda each: runs[each].recording.peak_bytes)
+        self._chosen = max(runs, key=lambda each: _size(runs[each].recording))
         return runs[self._chosen]
+
+
+def _size(recording: Recording) -> tuple[int, int]:
+    """Return the peak of a run, and what all of its blocks take: a small batch may have its peak in another phase."""
+    return recording.peak_bytes, sum(recording.block_bytes)

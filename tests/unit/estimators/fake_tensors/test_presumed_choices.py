@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from memplan.estimators.fake_tensors.fake_mode import TraceFakeMode
 from memplan.estimators.fake_tensors.known_values import run_with_known_values
 from memplan.estimators.fake_tensors.presumed_choices import PresumedChoices
+from memplan.estimators.fake_tensors.random_draws import HIGH, LOW, MIDDLE, RandomDraws
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,3 +113,14 @@ def test_whole_numbers_that_are_not_known_are_not_handed_over(presuming: Presume
 def test_what_nothing_bounds_is_refused(presuming: PresumedChoices) -> None:
     with pytest.raises(DynamicOutputShapeException):
         torch.repeat_interleave(torch.empty(3).to(torch.int64))
+
+
+@pytest.mark.parametrize(("fraction", "holds"), [(LOW, False), (MIDDLE, True), (HIGH, True)])
+def test_a_condition_is_decided_by_the_draw_as_often_as_a_module_may_run(fraction: float, *, holds: bool) -> None:
+    choices, draws = PresumedChoices(), RandomDraws(fraction)
+    assert not draws.were_read
+    modules = [*16 * ["first", "second"], "first", "third"]
+    assert [choices.decide(draws, each) for each in modules] == [*32 * [holds], None, holds]
+    assert draws.were_read
+    assert draws.notes == ()  # it is none of the step's own
+    assert "tried both ways" in choices.notes[0]
