@@ -34,7 +34,13 @@ from memplan.training.sharding import (
     offloads_shards,
     shard_model,
 )
-from memplan.training.workload_contract import check_batches, checked_loss, checked_model, checked_optimizer
+from memplan.training.workload_contract import (
+    check_batch_is_full,
+    check_batches,
+    checked_loss,
+    checked_model,
+    checked_optimizer,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -171,13 +177,14 @@ def _scale_learning_rates(optimizer: torch.optim.Optimizer, factor: float) -> No
 
 
 def _check_batch_follows_size(workload: Workload, size: int, batch: Any) -> None:
-    """Refuse a batch function that ignores its argument; a size it cannot make is no evidence."""
-    other = 1 if size > 1 else 2
+    """Refuse a batch function that ignores its argument or has too few samples; a size it cannot make tells nothing."""
+    other = max(size // 2, 1) if size > 1 else 2
     try:
         batches = {size: batch, other: workload.batch(other)}
     except Exception:  # noqa: BLE001 - the batch that counts was made, and this one is only for comparison
         return
     check_batches(workload, batches)
+    check_batch_is_full(workload, batches)
 
 
 def _on_device(state: TrainingState, batch: Any) -> Any:

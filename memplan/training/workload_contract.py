@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from memplan.workload import Workload
 
+_LARGEST_GROUP = 8  # a batch function may leave out samples that fill no group, as pairs of views
+
 
 def name_of(function: Callable[..., Any]) -> str:
     """Return the function's name with its module."""
@@ -107,5 +109,22 @@ def check_batches(workload: Workload, batches: Mapping[int, Any]) -> None:
         raise WorkloadError(
             f"the workload's batch function {name_of(workload.batch)} ignores its argument: "
             f"for {tried} samples it returned tensors of the same shapes {shapes[0]}",
-            hint="return as many samples as it is asked for",
+            hint="return as many samples as it is asked for; where there are no more, --max-batch bounds what is tried",
         )
+
+
+def check_batch_is_full(workload: Workload, batches: Mapping[int, Any]) -> None:
+    """Check that the larger of two batches has all of its samples, where the smaller shows which dimension counts them.
+
+    Raises:
+        WorkloadError: the data has fewer samples than the function is asked for.
+    """
+    smaller, size = sorted(batches)
+    shapes = (([tuple(each.shape) for each in tensors_in(batches[count])]) for count in (smaller, size))
+    for few, many in zip(*shapes, strict=False):
+        if few[:1] == (smaller,) and smaller < many[0] <= size - _LARGEST_GROUP:
+            raise WorkloadError(
+                f"the workload's batch function {name_of(workload.batch)} has too few samples: "
+                f"for {size} it returned a tensor of shape {many}",
+                hint=f"allow no more with --max-batch {many[0]}, or let it repeat samples, as memplan.worst_batch does",
+            )

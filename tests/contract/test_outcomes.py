@@ -314,7 +314,7 @@ def test_the_users_own_exception_keeps_its_traceback(end_of) -> None:
     [
         ("raises_while_made", "the config makes no sense"),
         ("loss_of_every_sample", "shape (8,)"),
-        ("batch_of_always_four", "for 8 and 1 samples it returned tensors of the same shapes"),
+        ("batch_of_always_four", "for 8 and 4 samples it returned tensors of the same shapes"),
         ("calls_exit", "exit(3)"),
     ],
 )

@@ -272,7 +272,7 @@ def test_checkpointing_is_switched_on_by_the_models_own_method() -> None:
     [
         ({"model": lambda: "a net"}, {}, "model factory .* returned a str"),
         ({"optimizer": lambda parameters: None}, {}, "optimizer .* returned a NoneType"),
-        ({"batch": lambda size: torch.ones(4, 4)}, {}, "for 8 and 1 samples it returned tensors of the same shapes"),
+        ({"batch": lambda size: torch.ones(4, 4)}, {}, "for 8 and 4 samples it returned tensors of the same shapes"),
         ({}, {"activation_checkpointing": True}, "Linear offers no way to switch activation checkpointing on"),
     ],
 )
@@ -294,6 +294,31 @@ def test_callables_that_break_their_contract_are_told(
 def test_a_loss_that_cannot_be_differentiated_is_told(loss: Any) -> None:
     with pytest.raises(WorkloadError, match="the workload's loss"):
         run_optimizer_step(build(workload(loss=loss)))
+
+
+def rows(count: int) -> torch.Tensor:
+    return torch.ones(count, 4)
+
+
+@pytest.mark.parametrize(
+    ("batch", "size", "said"),
+    [
+        (lambda size: rows(32)[:size], 64, "ignores its argument: for 64 and 32 samples"),
+        (lambda size: rows(32)[:size], 40, r"too few samples: for 40 it returned a tensor of shape \(32, 4\)"),
+        (lambda size: (rows(4), rows(32)[:size]), 40, "too few samples"),
+        (lambda size: rows(32)[:size], 32, None),
+        (lambda size: rows(size // 8 * 8), 79, None),  # in groups of eight
+        (lambda size: (rows(20), rows(size)), 40, None),  # the first are no samples
+        (lambda size: rows(1000 - size), 40, None),
+    ],
+)
+def test_batches_of_too_few_samples_are_refused(batch: Any, size: int, said: str | None) -> None:
+    made = workload(batch=batch)
+    if said is None:
+        build(made, micro_batch_size=size)
+    else:
+        with pytest.raises(WorkloadError, match=said):
+            build(made, micro_batch_size=size)
 
 
 def test_marks_are_set_at_the_seams_of_every_micro_step() -> None:
