@@ -159,13 +159,11 @@ def is_outside_training(key: str) -> bool:
     return any(part.lower().startswith(_ASIDE) for part in key.split(".")[:-1])
 
 
-def first_difference(expected: Any, actual: Any) -> str | None:
-    """Return the dotted key at which two nested values first differ, or None; 1, 1.0 and True are not the same."""
-    return next(differences(expected, actual), None)
-
-
 def differences(expected: Any, actual: Any, key: str = "") -> Iterator[str]:
-    """Yield every dotted key at which two nested values differ, the outermost where one side has no such key."""
+    """Yield every dotted key at which two nested values differ, the outermost where one side has no such key.
+
+    1, 1.0 and True are not the same.
+    """
     if isinstance(expected, Mapping) and isinstance(actual, Mapping):
         yield from _differences_of_members(dict(expected), dict(actual), key)
     elif type(expected) is type(actual) and isinstance(expected, list | tuple):

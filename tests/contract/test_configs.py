@@ -22,7 +22,7 @@ from memplan.configs import (
     undo_patch,
 )
 from memplan.configs.ecosystems.registry import ecosystem_named
-from memplan.configs.keys import first_difference, get, lookup, with_value
+from memplan.configs.keys import differences, get, lookup, with_value
 from memplan.errors import ConfigError, PatchError
 from memplan.recipe import Precision
 from tests.contract.config_cases import (
@@ -73,7 +73,7 @@ def test_exactly_the_intended_values_differ_after_a_reload(case: Case, tmp_path:
     expected = config.values
     for each in own_changes(patch):
         expected = with_value(expected, each.key, lookup(reloaded.values, each.key))
-    assert first_difference(expected, reloaded.values) is None
+    assert not [*differences(expected, reloaded.values)]
     assert all(get(config.values, each.key) != each.value for each in own_changes(patch))
 
 

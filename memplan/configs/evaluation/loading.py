@@ -10,6 +10,7 @@ from memplan.configs.documents import Document, read_source, require_keys
 from memplan.configs.evaluation.plain_data import as_plain
 from memplan.configs.evaluation.reader_messages import ReadAnswer, ReadRequest
 from memplan.configs.evaluation.yaml_config import read_yaml
+from memplan.configs.keys import differences
 from memplan.configs.languages.argparse_source import declares_arguments
 from memplan.configs.languages.python_style import is_program
 from memplan.configs.languages.registry import ARGUMENTS, PYTHON, YAML, language_of
@@ -55,6 +56,17 @@ def load_patched(document: Document, path: Path, texts: Mapping[str, str]) -> Do
         ConfigError: as for :func:`load_document`.
     """
     return load_document(path, texts=texts, laid_over=document.laid_over if path == document.path else None)
+
+
+def unsteady_keys(document: Document) -> frozenset[str]:
+    """Return the dotted keys whose values differ each time a config is run, such as names made of the time."""
+    if document.language.load is not None:
+        return frozenset()
+    try:
+        again = load_document(document.path, laid_over=document.laid_over)
+    except ConfigError:
+        return frozenset()
+    return frozenset(differences(document.values, again.values))
 
 
 def _language_of(source: SourceFile) -> Language:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,14 +12,14 @@ from memplan.configs.documents import read_source
 from memplan.configs.ecosystems.deepspeed import AUTO
 from memplan.configs.ecosystems.ecosystem import LOADER_KNOBS
 from memplan.configs.ecosystems.registry import ecosystem_named
-from memplan.configs.evaluation.loading import load_document
+from memplan.configs.evaluation.loading import load_document, load_patched, unsteady_keys
 from memplan.configs.keys import contains, differences, get, with_value
 from memplan.configs.languages.spans import splice
 from memplan.configs.originals import bases_named_in, find_original, has_marker
 from memplan.configs.reading import read_config
 from memplan.configs.user_config import KnobName, PatchStyle
 from memplan.configs.writing.group_files import group_patches, own_assignments
-from memplan.configs.writing.in_place import edited_text, stale_comments, with_followed_names
+from memplan.configs.writing.in_place import edited_text, is_computed, stale_comments, with_followed_names
 from memplan.configs.writing.marker import marker_edit, marker_line, sidecar_patch
 from memplan.errors import PatchError
 
@@ -129,6 +130,7 @@ def draft_companion(companion: UserConfig, change: RecipeChange) -> Draft:
 
 def _in_place(config: UserConfig, change: RecipeChange, assignments: list[Assignment]) -> Draft:
     document = config.document
+    assignments = _without_following(document, assignments)
     own = own_assignments(document, assignments)
     text, notes = edited_text(document, own), stale_comments(document, own)
     beside, group_notes = group_patches(document, assignments)
@@ -150,6 +152,22 @@ def _in_place(config: UserConfig, change: RecipeChange, assignments: list[Assign
         notes=tuple(notes),
         beside=beside,
     )
+
+
+def _without_following(document: Document, assignments: list[Assignment]) -> list[Assignment]:
+    """Drop assignments to computed values that a config which is run comes to by itself once the rest changes."""
+    computed = [each for each in assignments if is_computed(document, each.key)]
+    rest = [each for each in assignments if each not in computed]
+    if document.language.load is not None or not computed or not rest:
+        return assignments
+    text = edited_text(document, own_assignments(document, rest))
+    values = load_patched(document, document.path, {str(document.path): text}).values
+    return rest if all(_is_equal(get(values, each.key), each.value) for each in computed) else assignments
+
+
+def _is_equal(found: Any, wanted: Any) -> bool:
+    are_numbers = all(isinstance(each, int | float) for each in (found, wanted))
+    return math.isclose(found, wanted, rel_tol=1e-9) if are_numbers else bool(found == wanted)
 
 
 def draft_child(config: UserConfig, change: RecipeChange) -> Draft:
@@ -232,8 +250,12 @@ def _own_text(form: ChildForm, parent: UserConfig) -> str | None:
     child = load_document(target, laid_over=(*parent.document.laid_over, parent.path) if form.over else None)
     original = find_original(child)
     recorded = () if original is None else tuple(original.values)
-    for key in differences(parent.values, child.values):
-        if not any(_same_branch(key, each) for each in recorded):
+    unrecorded = [
+        key for key in differences(parent.values, child.values) if not any(_same_branch(key, each) for each in recorded)
+    ]
+    unsteady = unsteady_keys(parent.document) if unrecorded else frozenset()
+    for key in unrecorded:
+        if key not in unsteady:
             raise PatchError(f"{key} was set by hand in a file that memplan writes", where=str(target), hint="move it")
     return text
 

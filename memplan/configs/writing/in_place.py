@@ -51,6 +51,12 @@ def with_followed_names(document: Document, assignments: list[Assignment]) -> li
     return list(found.values())
 
 
+def is_computed(document: Document, key: str) -> bool:
+    """Whether a value is written in the file, but not as one that can be replaced."""
+    location = document.language.locate(document.source.text, key)
+    return location is not None and location.obstacle is not None
+
+
 def stale_comments(document: Document, assignments: list[Assignment]) -> list[str]:
     """Return a note for each comment beside a changed value that states the old one."""
     notes, text = [], document.source.text

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from memplan.configs.assignments import Assignment
     from memplan.configs.user_config import RecipeChange, UserConfig
     from memplan.configs.writing.drafts import Draft
+    from memplan.configs.writing.verification import Verification
     from memplan.recipe import Recipe
 
 
@@ -76,9 +77,16 @@ def _joined(own: tuple[UserConfig, Draft], *beside: tuple[UserConfig, Draft]) ->
         ),
         root_path=str(root),
         changes=tuple(_value_change(*each, assignment) for each in drafts for assignment in each[1].assignments),
-        verified_by=_verified_by([each.path.name for each, _ in drafts], proofs),
+        verified_by=_verified_by([each.path.name for each, _ in drafts], [each.loaders for each in proofs]),
         override_line=ecosystem_named(config.format_name).override_line(draft.assignments) if says_all else None,
-        notes=tuple(note for _, each in drafts for note in each.notes),
+        notes=(
+            *(note for _, each in drafts for note in each.notes),
+            *(
+                f"{key} follows from what changes: {get(each.values, key)} in place of {get(before.values, key)}"
+                for (before, _), each in zip(drafts, proofs, strict=True)
+                for key in each.following
+            ),
+        ),
     )
 
 
@@ -89,8 +97,8 @@ def _verified_by(names: list[str], proofs: list[str]) -> str:
     return "; ".join(f"{proof} ({name})" for name, proof in zip(names, proofs, strict=True))
 
 
-def _proven(config: UserConfig, draft: Draft) -> str:
-    """Read a draft back, and return the name of the loader that did."""
+def _proven(config: UserConfig, draft: Draft) -> Verification:
+    """Read a draft back."""
     packages = ecosystem_named(config.format_name).loader_packages
     texts = {str(draft.path): draft.text, **{each.path: each.patched_text for each in draft.beside}}
     return verify(draft.path, texts, draft.expected, document=config.document, packages=packages)

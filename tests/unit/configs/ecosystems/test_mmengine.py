@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from memplan.configs import KnobName, PatchStyle, RecipeChange, apply_patch, expressible, plan_patch, read_config
-from memplan.configs.keys import first_difference
+from memplan.configs.keys import differences
 from memplan.configs.writing.verification import OWN_READER
 from memplan.errors import ConfigError
 from memplan.recipe import Precision, Recipe
@@ -150,4 +150,4 @@ def test_without_mmengine_memplans_reader_proves_the_patch_and_says_so(tmp_path:
 @pytest.mark.parametrize("path", sorted(EXAMPLE.glob("[!_]*/*.py")), ids=lambda each: each.stem)
 def test_mmengine_reads_the_same_values(path: Path) -> None:
     config_class = pytest.importorskip("mmengine.config").Config
-    assert first_difference(config_class.fromfile(str(path)).to_dict(), read_config(path).values) is None
+    assert not [*differences(config_class.fromfile(str(path)).to_dict(), read_config(path).values)]

@@ -484,3 +484,37 @@ def test_what_refers_to_the_batch_size_is_no_second_one(tmp_path: Path, referenc
     assert config.recipe.micro_batch_size == 8
     assert config.document.resolved_values["loader"]["batch_size"] == 8
     assert changed_lines(patch_of(config, micro_batch_size=16)) == ["-train: {size: 8}", "+train: {size: 16}"]
+
+
+RUN_KNOBS = {"micro_batch_size": "batch_size", "learning_rate": "lr"}
+
+
+def test_what_a_config_that_is_run_computes_follows_and_is_told(tmp_path: Path) -> None:
+    text = "batch_size = 8\nlr = 0.5\nsteps = 1000 // batch_size\n"
+    patch = patch_of(config_of(tmp_path, text, RUN_KNOBS, name="x.py"), micro_batch_size=16, learning_rate=0.5)
+    assert changed_lines(patch)[:2] == ["-batch_size = 8", "+batch_size = 16"]
+    assert patch.notes == ("steps follows from what changes: 62 in place of 125",)
+
+
+def test_a_value_that_another_key_takes_over_is_not_changed_for_one(tmp_path: Path) -> None:
+    config = config_of(tmp_path, "batch_size = 8\nlr = 0.5\ntest_size = batch_size\n", RUN_KNOBS, name="x.py")
+    with pytest.raises(PatchError, match="would set test_size to 16 where 8 is intended"):
+        patch_of(config, micro_batch_size=16, learning_rate=0.5)
+
+
+def test_a_rate_that_a_config_scales_itself_is_left_to_it(tmp_path: Path) -> None:
+    text = "batch_size = 8\nlr = 0.125 * batch_size\n"
+    config = config_of(tmp_path, text, RUN_KNOBS, name="x.py")
+    patch = patch_of(config, micro_batch_size=16, learning_rate=2.0)
+    assert changed_lines(patch)[:2] == ["-batch_size = 8", "+batch_size = 16"]
+    assert patch.notes == ("lr follows from what changes: 2.0 in place of 1.0",)
+    with pytest.raises(PatchError, match="lr cannot be edited in place: it is computed"):
+        patch_of(config, micro_batch_size=16, learning_rate=3.0)
+
+
+def test_values_that_are_new_at_every_reading_are_left_out_of_the_comparison(tmp_path: Path) -> None:
+    text = "import time\nname = f'run-{time.time_ns()}'\nbatch_size = 8\nlr = 0.5\n"
+    patch = patch_of(config_of(tmp_path, text, RUN_KNOBS, name="x.py"), micro_batch_size=16, learning_rate=0.5)
+    assert changed_lines(patch)[:2] == ["-batch_size = 8", "+batch_size = 16"]
+    assert patch.verified_by == "memplan's own reader, but for name, new at every reading"
+    assert patch.notes == ()

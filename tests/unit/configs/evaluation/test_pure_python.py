@@ -10,7 +10,7 @@ import pytest
 
 from memplan.configs import PatchStyle, RecipeChange, apply_patch, plan_patch, read_config
 from memplan.configs.evaluation.pure_python import PurePythonReading
-from memplan.configs.keys import first_difference
+from memplan.configs.keys import differences
 from memplan.configs.languages.python_style import PythonStyle, style_of
 from memplan.errors import ConfigError
 from memplan.recipe import Precision, Recipe
@@ -167,4 +167,4 @@ def test_in_place_starts_from_what_was_added_before(tmp_path: Path) -> None:
 def test_mmengine_reads_the_same_values(tmp_path: Path) -> None:
     path = tree(tmp_path, LEAF + "model.merge(dict(head=dict(_delete_=True, classes=3)))\nfrom os import sep\n")
     config_class = pytest.importorskip("mmengine.config").Config
-    assert first_difference(config_class.fromfile(str(path)).to_dict(), values_of(path)) is None
+    assert not [*differences(config_class.fromfile(str(path)).to_dict(), values_of(path))]

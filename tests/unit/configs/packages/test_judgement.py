@@ -131,7 +131,7 @@ def test_an_overlay_that_jsonargparse_reads_otherwise_is_not_offered(tmp_path: P
     text = 'data:\n  init_args:\n    batch_size: "8"\n# memplan: {"over": "a.yaml"}\n'
     expected = {**document.values, "data": {"class_path": "m.D", "init_args": {"batch_size": "8"}}}
     path = tmp_path / "a_memplan.yaml"
-    assert verify(path, {str(path): text}, expected, document=document, packages=()) == OWN_READER
+    assert verify(path, {str(path): text}, expected, document=document, packages=()).loaders == OWN_READER
     with pytest.raises(PatchError, match=r"would set data.init_args.batch_size to 8 where '8' is intended"):
         verify(path, {str(path): text}, expected, document=document, packages=("jsonargparse",))
 

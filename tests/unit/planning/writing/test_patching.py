@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     [
         ("batch_size = 4\nlr = float('1e-3')\n", "write a number there, or have the rate left as it is with --lr-rule"),
         ("batch_size = int('4')\nlr = 1e-3\n", "change this value by hand"),
-        ("batch_size = 4\nlr = 1e-3 * batch_size\n", "change this value by hand"),
+        ("batch_size = 4\nlr = 1e-3 * batch_size**2\n", "write a number there, or have the rate left as it is"),
     ],
 )
 def test_a_rule_that_leaves_the_rate_is_named_where_that_helps(tmp_path: Path, text: str, hint: str) -> None:
