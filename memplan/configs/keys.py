@@ -156,7 +156,12 @@ def is_count(value: Any) -> bool:
 
 def is_outside_training(key: str) -> bool:
     """Whether a dotted key lies in a section that is not about training."""
-    return any(part.lower().startswith(_ASIDE) for part in key.split(".")[:-1])
+    return any(is_aside(part) for part in key.split(".")[:-1])
+
+
+def is_aside(name: str) -> bool:
+    """Whether a name is that of evaluation or the like, and not of training."""
+    return name.lower().startswith(_ASIDE)
 
 
 def differences(expected: Any, actual: Any, key: str = "") -> Iterator[str]:

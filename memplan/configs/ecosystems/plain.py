@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from memplan.configs.ecosystems.ecosystem import Ecosystem
 from memplan.configs.ecosystems.usual_names import (
+    remark_on_accumulation,
     remark_on_lengths,
     remark_on_precisions,
     remark_on_rates,
@@ -39,7 +40,7 @@ class Plain(Ecosystem):
         return {**unmistakable_loader_keys(document.values), **super().all_keys(document)}
 
     def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
-        """Name what looks like the precision, or as if it followed batch or rate: that is for the user to declare."""
+        """Name what looks like precision or accumulation, or as if it followed batch or rate; the user declares it."""
         values = document.values
         lengths, rates = remark_on_lengths(values, keys), remark_on_rates(values, keys)
-        return (*remark_on_precisions(values, keys), *lengths, *rates)
+        return (*remark_on_precisions(values, keys), *remark_on_accumulation(values, keys), *lengths, *rates)

@@ -19,6 +19,7 @@ from memplan.configs.ecosystems.usual_names import (
     STEP_LENGTHS,
     USUAL_NAMES,
     listed,
+    remark_on_accumulation,
     remark_on_lengths,
     remark_on_rates,
     remark_on_unknown_words,
@@ -70,6 +71,8 @@ class _ScriptFlags(Ecosystem):
             name: tuple(each for each in usual if _is_single(values.get(each)))[:1] for name, usual in _NAMES.items()
         }
         found[KnobName.PRECISION] = tuple(each for each in found[KnobName.PRECISION] if _is_known_word(values[each]))
+        counted = (each for each in found[KnobName.ACCUMULATION_STEPS] if not isinstance(values[each], bool))
+        found[KnobName.ACCUMULATION_STEPS] = tuple(counted)
         floors = tuple(each for each in _FLOORS if isinstance(values.get(each), float) and values[each] > 0)
         return {
             **with_one_accumulation(found, values),
@@ -91,6 +94,7 @@ class _ScriptFlags(Ecosystem):
 
         if not keys.get(KnobName.PRECISION):
             found += remark_on_unknown_words(document.values, written=written)
+        found += remark_on_accumulation(document.values, keys, written=written)
         rates = remark_on_rates(document.values, keys, written=written)
         return (*found, *_remarks_on_lengths(document, keys, written), *rates)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from memplan.configs.ecosystems.ecosystem import TORCH_LOADER
-from memplan.configs.keys import followed, get, is_count, is_outside_training, keys_named
+from memplan.configs.keys import followed, get, is_aside, is_count, is_outside_training, keys_named
 from memplan.configs.precision_words import precision_of
 from memplan.configs.user_config import KnobName
 from memplan.recipe import Precision
@@ -31,6 +31,13 @@ USUAL_NAMES: Mapping[KnobName, tuple[str, ...]] = {
         "accumulation_steps",
         "accum_steps",
         "accumulate_grad_batches",
+        "grad_accumulation_steps",
+        "grad_acc_steps",
+        "accumulate_steps",
+        "gradient_accumulate_every",  # lucidrains
+        "accum_grad_iters",  # LAVIS
+        "gradient_accumulation",
+        "grad_accum",
     ),
     KnobName.GLOBAL_BATCH_SIZE: ("global_batch_size", "global_train_batch_size"),
     KnobName.LEARNING_RATE: ("lr", "learning_rate"),
@@ -67,8 +74,8 @@ _RATE = re.compile(
     r"([a-z0-9]+_)*(lr|learning_rate)(_(backbone|encoder|decoder|head|min|max|base|init|start|peak|end|final))?"
     r"|eta_min"
 )
-
-
+# Also names that others give to something else: Caffe's iter_size, and fairseq's update_freq.
+_ACCUMULATION = re.compile(r".*accum.*|(.+_)?acc_steps|(grad|gradient)_acc|iter_size|update_freq(uency)?")
 # May be the precision of the training, of one part, or of the weights.
 _SWITCH = re.compile(r"(use_|enable_)?(amp|fp16|bf16|half|mixed_precision|autocast)|(amp_|torch_)?dtype")
 
@@ -89,6 +96,25 @@ def remark_on_lengths(
         named = ",".join(unclear)
         hint = f"--map iterations={named} for forward/backward passes, or --map optimizer_steps={named}"
         yield f"{listed(map(written, unclear))} left alone, as programs differ in what they count: {hint}"
+
+
+def remark_on_accumulation(
+    values: Mapping[str, Any], keys: KnobKeys, *, written: Callable[[str], str] = str
+) -> Iterator[str]:
+    """Name what may be accumulation where none is known, and how to have it taken for that.
+
+    Args:
+        values: the effective values.
+        keys: those of the knobs.
+        written: key -> how the user writes it, such as a flag.
+    """
+    if any(keys.get(each) for each in (KnobName.ACCUMULATION_STEPS, KnobName.GLOBAL_BATCH_SIZE)):
+        return
+    for key in keys_named(values, _is_accumulation):
+        count = get(values, key)
+        if is_count(count) and count > 1 and not is_outside_training(key):
+            hint = f"--map accumulation_steps={key} says that it does"
+            yield f"{written(key)}={count} is not taken as accumulation, which it may mean: {hint}"
 
 
 def remark_on_rates(values: Mapping[str, Any], keys: KnobKeys, *, written: Callable[[str], str] = str) -> Iterator[str]:
@@ -148,6 +174,11 @@ def _rate_keys(values: Any, prefix: str = "") -> Iterator[str]:
 
 def _is_rate_of_training(key: str) -> bool:
     return _RATE.fullmatch(key.rpartition(".")[2].lower()) is not None and not is_outside_training(key)
+
+
+def _is_accumulation(name: str) -> bool:
+    """Whether a name may be that of accumulation in training."""
+    return _ACCUMULATION.fullmatch(name.lower()) is not None and not is_aside(name)
 
 
 def _is_length(name: str) -> bool:

@@ -294,6 +294,28 @@ def test_a_count_of_steps_above_one_decides_before_a_global_batch(tmp_path: Path
     assert declared.recipe.accumulation_steps == 4
 
 
+@pytest.mark.parametrize("name", ["gradient_accumulation", "grad_accum", "grad_acc_steps", "gradient_accumulate_every"])
+def test_names_that_can_mean_only_accumulation_are_taken_for_it(tmp_path: Path, name: str) -> None:
+    assert config_of(tmp_path, f"batch_size: 4\n{name}: 8\n", {}).recipe.accumulation_steps == 8
+
+
+@pytest.mark.parametrize("name", ["update_freq", "iter_size", "batch_accumulation"])
+def test_what_may_be_accumulation_is_named_where_none_is_known(tmp_path: Path, name: str) -> None:
+    text = f"batch_size: 4\n{name}: 8\n"
+    hint = f"--map accumulation_steps={name} says that it does"
+    said = f"{name}=8 is not taken as accumulation, which it may mean: {hint}"
+    assert said in config_of(tmp_path, text, {}).notes
+    for known in (f"{text}accum_steps: 2\n", text.replace("8", "1"), f"batch_size: 4\ntest: {{{name}: 8}}\n"):
+        assert not any("not taken as accumulation" in each for each in config_of(tmp_path, known, {}).notes)
+
+
+def test_accumulation_of_an_evaluation_or_given_twice(tmp_path: Path) -> None:
+    text = "batch_size: 4\neval_accumulation_steps: 8\na: {accum_steps: 2}\nb: {accum_steps: 3}\n"
+    config = config_of(tmp_path, text, {})
+    told = [each.partition(" ")[0] for each in config.notes if "not taken as accumulation" in each]
+    assert (config.recipe.accumulation_steps, told) == (1, ["a.accum_steps=2", "b.accum_steps=3"])
+
+
 def test_a_global_batch_that_the_micro_batch_does_not_divide_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="global_batch_size=16 is no multiple of the micro-batch of 3"):
         config_of(tmp_path, BESIDE.format(steps=1).replace(": 4", ": 3"), {})

@@ -331,3 +331,13 @@ def test_a_learning_rate_of_a_part_of_the_model_is_named(tmp_path: Path) -> None
     notes = config_of(tmp_path, "python main.py --batch_size 2 --lr 1e-4 --lr_backbone 1e-5 --lr_drop 200\n").notes
     said = "--lr_backbone is left alone while --lr changes: --map learning_rate=lr,lr_backbone has it follow"
     assert [each for each in notes if "lr_" in each] == [said]
+
+
+def test_a_flag_that_may_be_accumulation_is_named_as_it_is_written(tmp_path: Path) -> None:
+    config = config_of(tmp_path, "python main.py --batch-size 2 --lr 1e-4 --update-freq 4\n")
+    hint = "--map accumulation_steps=update_freq says that it does"
+    assert f"--update-freq=4 is not taken as accumulation, which it may mean: {hint}" in config.notes
+
+
+def test_a_switch_is_no_count_of_accumulated_steps(tmp_path: Path) -> None:
+    assert config_of(tmp_path, "python main.py --batch_size 2 --gradient_accumulation\n").recipe.accumulation_steps == 1
