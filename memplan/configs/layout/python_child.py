@@ -11,6 +11,8 @@ from memplan.configs.layout.python_statements import class_imports, member_lines
 from memplan.configs.layout.whole_lists import with_whole_lists
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from memplan.configs.assignments import Assignment
     from memplan.configs.documents import Document
     from memplan.configs.user_config import UserConfig
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 def python_child_form(document: Document) -> ChildForm | None:
     """Return how OpenMMLab's configs inherit; None for a pure-Python config whose file name cannot be imported."""
     path = child_path_of(document.path)
-    notes = (f"the new name changes the default work_dir to work_dirs/{path.stem}",)
+    notes = (_note_on_work_dir(document, path),)
     if style_of(document.source.text) is not PythonStyle.PURE_PYTHON:
         head: tuple[str, ...] = (f"_base_ = ['./{document.path.name}']", "")
         return ChildForm(path=path, write=_child_text, head=head, notes=notes)
@@ -27,6 +29,14 @@ def python_child_form(document: Document) -> ChildForm | None:
         return None
     head = ("with read_base():", f"    from .{document.path.stem} import *", "")
     return ChildForm(path=path, write=_updating_child_text, head=head, notes=notes)
+
+
+def _note_on_work_dir(document: Document, child: Path) -> str:
+    """Say where the child's run writes: the train scripts name a folder after the config where it sets none."""
+    own = document.values.get("work_dir")
+    if own is None:
+        return f"the new name changes the default work_dir to work_dirs/{child.stem}"
+    return f"the child keeps work_dir={own!r}: its run writes where that of {document.path.name} does"
 
 
 def _child_text(parent: UserConfig, assignments: list[Assignment], *, head: tuple[str, ...], marker: str) -> str:

@@ -81,6 +81,26 @@ def test_autocast_and_accumulation_are_added_to_the_wrapper(tmp_path: Path) -> N
     assert read_config(tmp_path / "x_memplan.py").recipe == recipe
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("", "the new name changes the default work_dir to work_dirs/x_memplan"),
+        ("work_dir = None\n", "the new name changes the default work_dir to work_dirs/x_memplan"),
+        (
+            "work_dir = 'runs/{{ fileBasenameNoExtension }}'\n",
+            "the child keeps work_dir='runs/x': its run writes where that of x.py does",
+        ),
+    ],
+)
+def test_where_the_run_of_a_child_writes_is_told(tmp_path: Path, line: str, said: str) -> None:
+    patch = plan_patch(config_of(tmp_path, LOADER + WRAPPER + line), RecipeChange(recipe=Recipe(micro_batch_size=8)))
+    assert said in patch.notes
+    assert sum("work_dir" in each for each in patch.notes) == 1
+    apply_patch(patch)
+    kept = read_config(tmp_path / "x_memplan.py").values.get("work_dir")
+    assert (kept is None) == ("default" in said)
+
+
 def test_leaving_autocast_keeps_the_rest_of_the_wrapper(tmp_path: Path) -> None:
     config = config_of(tmp_path, LOADER + AMP)
     recipe = Recipe(micro_batch_size=8, learning_rate=0.02)
