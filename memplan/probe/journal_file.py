@@ -22,6 +22,16 @@ if TYPE_CHECKING:
 _APPLICATION_ID = 0x6D706C6E  # "mpln", which distinguishes the file from other programs' databases
 _SCHEMA_VERSION = 6
 _BUSY_TIMEOUT_S = 30.0
+_DAMAGED = "delete it or move it away, by which the runs stored in it are lost, or name another folder with --store"
+_READ_ONLY = "make it and its folder writable, or name another folder with --store"
+_IN_USE = "free or unlock it, or name another folder with --store"
+_HINTS = {  # by SQLite's primary result codes
+    sqlite3.SQLITE_CORRUPT: _DAMAGED,
+    sqlite3.SQLITE_NOTADB: _DAMAGED,
+    sqlite3.SQLITE_READONLY: _READ_ONLY,
+    sqlite3.SQLITE_CANTOPEN: _READ_ONLY,
+}
+_PRIMARY = 0xFF  # the bits of an extended result code that tell the primary one
 _SCHEMA = """
 CREATE TABLE runs (
   id TEXT PRIMARY KEY, fingerprint TEXT NOT NULL, created_at TEXT NOT NULL, updated_at TEXT NOT NULL,
@@ -129,8 +139,6 @@ def _create_or_refuse(connection: sqlite3.Connection, path: Path) -> None:
 def _store_error(path: Path, error: Exception) -> StoreError:
     """Explain in one line why a journal cannot be used."""
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return StoreError(
-        f"the journal cannot be used: {reason}",
-        where=str(path),
-        hint="free or unlock it, or name another folder with --store",
-    )
+    code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY  # only errors of SQLite itself have one
+    hint = _READ_ONLY if isinstance(error, PermissionError) else _HINTS.get(code, _IN_USE)
+    return StoreError(f"the journal cannot be used: {reason}", where=str(path), hint=hint)

@@ -253,6 +253,27 @@ def test_a_store_that_is_a_file_is_refused(tmp_path: Path) -> None:
         Journal(tmp_path / "store").open_run("f", {})
 
 
+@pytest.mark.parametrize("kept", [b"no database " * 1000, None])
+def test_a_damaged_journal_is_for_the_user_to_remove(journal: Journal, kept: bytes | None) -> None:
+    journal.open_run("f", {}).finish(None)
+    content = journal.path.read_bytes()
+    journal.path.write_bytes(kept or content[: 2 * 4096])  # SQLite's pages have 4 KiB
+    with pytest.raises(StoreError, match="delete it or move it away, by which the runs stored in it are lost"):
+        journal.load("last")
+
+
+def test_a_read_only_journal_is_for_the_user_to_make_writable(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal.open_run("f", {}).finish(None)
+    connect = sqlite3.connect
+    monkeypatch.setattr(
+        sqlite3, "connect", lambda path, **options: connect(f"file:{path}?mode=ro", uri=True, **options)
+    )
+    with pytest.raises(StoreError, match="readonly database; make it and its folder writable, or name another folder"):
+        journal.open_run("f", {})
+
+
 def test_a_disk_that_takes_no_more_is_told_in_one_line_and_loses_nothing(journal: Journal) -> None:
     then = (
         "run.record(trial(4, 400), REQUEST)\n"
