@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from memplan.errors import WorkloadError
 from memplan.training.batches import tensors_in
+from memplan.training.optimizer_states import optimizer_states
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -62,7 +63,8 @@ def check_step(optimizer: Optimizer, model: nn.Module, function: Callable[..., A
     own = {id(each) for each in model.parameters()}
     stepped = (each for group in optimizer.param_groups for each in group["params"])
     is_left_to_it = any(each.grad is not None for each in model.parameters())  # hooks of the backward pass free them
-    if not is_left_to_it or optimizer.state or any(id(each) in own or each.grad is not None for each in stepped):
+    has_stepped = any(id(each) in own or each.grad is not None for each in stepped)
+    if not is_left_to_it or has_stepped or any(optimizer_states(optimizer)):
         return
     raise WorkloadError(
         f"the workload's optimizer {name_of(function)} has none of the model's parameters",

@@ -354,6 +354,24 @@ def test_state_that_grows_from_step_to_step_is_told() -> None:
     assert trace(optimizer=torch.optim.AdamW).notes == ()
 
 
+class Delegating(torch.optim.Optimizer):
+    """Lets another optimizer step, and never makes a state of its own."""
+
+    def __init__(self, parameters: Any) -> None:
+        self.inner = torch.optim.AdamW(parameters)
+        self.param_groups = self.inner.param_groups
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.inner.zero_grad(set_to_none)
+
+    def step(self, closure: Any = None) -> None:
+        self.inner.step()
+
+
+def test_the_state_of_an_optimizer_that_another_holds_is_optimizer_state() -> None:
+    assert largest(trace(optimizer=Delegating), Component.OPTIMIZER_STATE) == 2
+
+
 class Keeping(nn.Module):
     """Keeps the outputs of the last steps."""
 

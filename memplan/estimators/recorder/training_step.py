@@ -21,6 +21,7 @@ from memplan.training.batches import tensors_in
 from memplan.training.evaluation import evaluate_batches
 from memplan.training.gradient_buckets import make_buckets
 from memplan.training.moving_average import make_moving_average, update_moving_average
+from memplan.training.optimizer_states import optimizer_states, optimizers_in
 from memplan.training.sharding import autocast_of, begin_pass, clip_gradients
 from memplan.training.workload_contract import check_step, checked_loss, checked_optimizer, name_of
 from memplan.units import format_bytes
@@ -208,7 +209,7 @@ class TracedStep:
         return loss, scaled if self._scale is None else scaled * self._scale
 
     def _mark_state(self) -> None:
-        for parameter, state in self.optimizer.state.items():
+        for parameter, state in optimizer_states(self.optimizer):
             self._mark(tensors_in(state), Component.OPTIMIZER_STATE, owner=parameter)
         if self._on_cuda:
             for block in self._ledger.blocks_of(_host_counters(self.optimizer)):
@@ -245,10 +246,16 @@ def _may_have_gradient(parameter: torch.Tensor) -> bool:
 
 
 def _host_counters(optimizer: Optimizer) -> list[torch.Tensor]:
-    # Step counters stay on the host unless the optimizer is fused or capturable (torch/optim/adam.py).
-    on_device = any(group.get("fused") or group.get("capturable") for group in optimizer.param_groups)
-    steps = [state.get("step") for state in optimizer.state.values() if isinstance(state, Mapping)]
-    return [] if on_device else [each for each in steps if isinstance(each, torch.Tensor) and each.dim() == 0]
+    """Return step counters on the host, where they stay unless an optimizer is fused or capturable (``adam.py``)."""
+    return [counter for each in optimizers_in(optimizer) for counter in _own_host_counters(each)]
+
+
+def _own_host_counters(optimizer: Optimizer) -> list[torch.Tensor]:
+    groups, states = getattr(optimizer, "param_groups", ()), getattr(optimizer, "state", {})
+    if any(group.get("fused") or group.get("capturable") for group in groups):
+        return []
+    steps = [state.get("step") for state in states.values() if isinstance(state, Mapping)]
+    return [each for each in steps if isinstance(each, torch.Tensor) and each.dim() == 0]
 
 
 def _use_fused(optimizer: Optimizer) -> None:
