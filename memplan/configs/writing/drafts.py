@@ -21,7 +21,7 @@ from memplan.configs.user_config import KnobName, PatchStyle
 from memplan.configs.writing.group_files import group_patches, own_assignments
 from memplan.configs.writing.in_place import edited_text, is_computed, stale_comments, with_followed_names
 from memplan.configs.writing.marker import marker_edit, marker_line, sidecar_patch
-from memplan.errors import PatchError
+from memplan.errors import ConfigError, PatchError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -161,7 +161,10 @@ def _without_following(document: Document, assignments: list[Assignment]) -> lis
     if document.language.load is not None or not computed or not rest:
         return assignments
     text = edited_text(document, own_assignments(document, rest))
-    values = load_patched(document, document.path, {str(document.path): text}).values
+    try:
+        values = load_patched(document, document.path, {str(document.path): text}).values
+    except ConfigError:
+        return assignments
     return rest if all(_is_equal(get(values, each.key), each.value) for each in computed) else assignments
 
 
