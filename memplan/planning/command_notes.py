@@ -43,7 +43,7 @@ def command_notes(subject: Subject, trials: Sequence[Trial], recipe: Recipe) -> 
         notes.append(f"the config has no word for {recipe.precision}: only the line to run sets it")
     notes += _note_on_flat_peaks(trials) or _note_on_unfilled_batches(trials)
     notes += _note_on_slow_starts(trials, subject.source.steps)
-    notes.append(f"what comes after {subject.source.steps} optimizer steps, such as evaluation, was not measured")
+    notes.append(_note_on_what_follows(trials, subject.source.steps))
     if template.has(PlaceholderName.PATCHED_CONFIG):
         notes.append("the line to run reads the config: apply the patch first")
     if template.has(PlaceholderName.STEPS):
@@ -99,11 +99,20 @@ def _are_alike(fewer: Measurement, more: Measurement) -> bool:
     return is_as_large and is_as_long
 
 
+def _note_on_what_follows(trials: Sequence[Trial], steps: int) -> str:
+    """Say that only optimizer steps were measured, and where the script ended by itself before it took them all."""
+    taken = min((found.steps_taken or steps for each in trials if (found := each.outcome.measurement)), default=steps)
+    if taken < steps:
+        ended = f"the script ended by itself after {taken} optimizer steps, of {steps} asked for"
+        return f"{ended}: what it does after them, such as evaluation, was not measured"
+    return f"what comes after {steps} optimizer steps, such as evaluation, was not measured"
+
+
 def _note_on_slow_starts(trials: Sequence[Trial], steps: int) -> list[str]:
     """Say how much of the trials' time was spent outside their steps, where that is most of a long time."""
     read = [(trial.outcome.duration_s, found) for trial in trials if (found := trial.outcome.measurement)]
     total_s = sum(duration_s for duration_s, _ in read)
-    outside_s = total_s - sum(steps * fmean(found.step_times_s) for _, found in read)
+    outside_s = total_s - sum((found.steps_taken or steps) * fmean(found.step_times_s) for _, found in read)
     if outside_s < max(_NOTICEABLE_WAIT_S, total_s / 2):
         return []
     share = f"{outside_s:.0f} of the trials' {total_s:.0f} s passed outside of optimizer steps"

@@ -69,6 +69,8 @@ class Measurement:
         notes: what the device did not tell and how it was got instead, one phrase each.
         has_own_context: whether the context is that of one process alone; False where others' use may be in it.
         optimizer_name: class name of the optimizer, several with a plus sign; None where only the trace knows it.
+        steps_taken: optimizer steps of a training command, which may end before it took those asked for; None for a
+            workload.
         typical: a step on a typical batch; None where the workload names none, or it did not complete.
         loader: the data loader; None where the workload names none, or another trial of the run measured it.
     """
@@ -88,6 +90,7 @@ class Measurement:
     notes: tuple[str, ...] = ()
     has_own_context: bool = True
     optimizer_name: str | None = None
+    steps_taken: int | None = None
     typical: TypicalStep | None = None
     loader: LoaderSpeed | None = None
 

@@ -92,6 +92,7 @@ def measure(
         losses=(),
         alloc_retries=sum(step.card.alloc_retries for step in last.values() if step.card),
         optimizer_name=" + ".join(_held(events, lead.pid).optimizers) or None,
+        steps_taken=lead.step,
         loss_scale=next((each.loss_scale for each in _of(events, lead.pid, StepsFinished)), None),
     )
 

@@ -183,6 +183,20 @@ def test_the_line_to_run_leaves_the_steps_to_the_user() -> None:
     assert "the line to run leaves {steps} to you: put the length of your training there" in notes
 
 
+def test_a_script_that_ends_before_its_steps_is_told_with_those_it_took() -> None:
+    subject, _ = subject_of(PLAIN, steps=10)
+    taken = {4: 10, 9: 6}
+    found = [timed(size, 500, 0.5) for size in taken]
+    ended = [replace(each.outcome.measurement, steps_taken=taken[each.recipe.micro_batch_size]) for each in found]
+    trials = [
+        replace(each, outcome=replace(each.outcome, measurement=measured))
+        for each, measured in zip(found, ended, strict=True)
+    ]
+    said = "the script ended by itself after 6 optimizer steps, of 10 asked for: what it does after them"
+    assert any(note.startswith(said) for note in command_notes(subject, trials, subject.current))
+    assert any("after 10 optimizer" in note for note in command_notes(subject, trials[:1], subject.current))
+
+
 def test_peaks_that_do_not_follow_the_micro_batch_raise_a_doubt() -> None:
     subject, _ = subject_of(PLAIN)
     flat, rising = (trial(4, 500), trial(9, 502)), (trial(4, 500), trial(9, 520))

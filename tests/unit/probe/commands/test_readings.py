@@ -72,6 +72,7 @@ def test_on_the_cpu_the_parts_add_up_to_the_resident_peak() -> None:
     assert found.breakdown.temporaries == (500 - 200 - 10 - 10 - 20) * MIB
     assert found.peak_allocated_bytes == 300 * MIB
     assert found.peak_reserved_bytes is None
+    assert found.steps_taken == 6
 
 
 def test_a_third_of_the_steps_is_warm_up_but_two_at_least() -> None:
