@@ -26,6 +26,7 @@ from memplan.configs.user_config import KnobName, UserConfig
 from memplan.errors import UsageError
 
 if TYPE_CHECKING:
+    from memplan.configs.assignments import Assignment
     from memplan.configs.ecosystems.ecosystem import Ecosystem
     from memplan.configs.user_config import KnobKeys, RecipeChange
     from memplan.recipe import Recipe
@@ -75,15 +76,27 @@ def changed_object(config: Any, change: RecipeChange, read: UserConfig) -> Any:
     """Set the values of a change on a config object and return it; a frozen dataclass is returned as a changed copy.
 
     Raises:
-        UsageError: the object has no place for a knob that changes; nothing of it has changed then.
+        UsageError: the object has no place for a knob that changes, and nothing of it has changed; or it refuses a value.
     """
     ecosystem = ecosystem_named(read.format_name)
     reason = _missing(read, change.recipe) if isinstance(ecosystem, Plain) else ecosystem.obstacle(read, change.recipe)
     if reason is not None:
         raise UsageError(reason, where=type(config).__name__)
     for each in ecosystem.assignments(read, change):
-        config = with_member(config, each.key, each.value)
+        config = _changed(config, each)
     return config
+
+
+def _changed(config: Any, assignment: Assignment) -> Any:
+    try:
+        return with_member(config, assignment.key, assignment.value)
+    except Exception as error:  # whatever the object's own class raises
+        said, _, _ = str(error).partition("\n")
+        raise UsageError(
+            f"{assignment.key} cannot be set to {assignment.value!r}: {type(error).__name__}: {said}",
+            where=type(config).__name__,
+            hint="open it for changes, or set what plan.overrides() returns where it is made",
+        ) from error
 
 
 def _missing(read: UserConfig, recipe: Recipe) -> str | None:

@@ -172,7 +172,7 @@ class Plan(ShownAsPrinted):
             format_name: ecosystem to read it as; None recognises it by its content.
 
         Raises:
-            UsageError: it has no place for a knob that changes; nothing of it has changed then.
+            UsageError: it has no place for a knob that changes, and nothing of it has changed; or it refuses a value.
             ConfigError: a key is not in it.
         """
         read = config_of_object(config, assumed=self.current, knob_keys=knobs, format_name=format_name)

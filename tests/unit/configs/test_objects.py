@@ -149,6 +149,20 @@ def test_a_knob_without_a_place_is_an_error_and_nothing_changes() -> None:
     assert vars(arguments) == {"batch_size": 4, "lr": 0.1}
 
 
+class Locked(dict[str, object]):
+    """Refuses every change, as a read-only config of OmegaConf does."""
+
+    def __setitem__(self, key: str, value: object) -> None:
+        raise PermissionError(f"{key} is locked")
+
+
+def test_an_object_that_refuses_a_value_is_told() -> None:
+    config = Locked(batch_size=8, lr=0.1)
+    with pytest.raises(UsageError, match="batch_size cannot be set to 16: PermissionError: batch_size is locked"):
+        plan(NOW, LARGER).apply(config)
+    assert config == {"batch_size": 8, "lr": 0.1}
+
+
 def test_a_knob_without_a_place_does_not_matter_where_it_stays() -> None:
     current = Recipe(micro_batch_size=4, precision="bf16", learning_rate=None)
     made = plan(current, Recipe(micro_batch_size=16, precision="bf16"))
