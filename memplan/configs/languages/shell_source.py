@@ -9,8 +9,10 @@ from __future__ import annotations
 import itertools
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from memplan.configs.keys import is_aside
 from memplan.configs.languages.shell_arithmetic import computed_number, names_left_open
 from memplan.configs.languages.shell_variables import expanded, literal_behind, places_left_open, value_behind
 from memplan.configs.languages.shell_words import Word, commands_in
@@ -149,9 +151,13 @@ def add_to_shell(text: str, entries: dict[str, str]) -> Edit | None:
 
 
 def _training_commands(text: str) -> list[list[Word]]:
-    """Return the commands that start a program with flags; of several only those with a batch to train with."""
+    """Return the commands that start a program with flags; of several only those with a batch to train with.
+
+    Programs that are named after evaluation or the like are left out where there are others.
+    """
     commands = (expanded(text, each) for each in commands_in(text))
-    found = [each for each in commands if each and _arguments_start(each) is not None]
+    started = [each for each in commands if each and _arguments_start(each) is not None]
+    found = [each for each in started if not is_aside(_program_name(each))] or started
     for sign in _SIGNS if len(found) > 1 else ():
         signed = [each for each in found if any(sign in flag.key for flag in _flags(each))]
         if signed:
@@ -169,6 +175,13 @@ def _arguments_start(command: Sequence[Word]) -> int | None:
         if is_module or (word.endswith(".py") and not word.startswith("-")):
             return index + 1 if any(each.startswith("--") for each in words[index + 1 :]) else None
     return None
+
+
+def _program_name(command: Sequence[Word]) -> str:
+    """Return the name of the script or module that a command starts, without its folder or package."""
+    start = _arguments_start(command) or 1
+    name = command[start - 1].plain
+    return Path(name).stem if name.endswith(".py") else name.rpartition(".")[2]
 
 
 def _last(flags: Sequence[_Flag], key: str) -> _Flag | None:

@@ -77,6 +77,14 @@ def test_a_script_must_train_one_thing(text: str, part: str, tmp_path: Path) -> 
         config_of(tmp_path, text)
 
 
+@pytest.mark.parametrize("program", ["eval.py", "tools/test.py", "-m pkg.validate", "inference.py"])
+def test_what_evaluates_beside_the_training_is_left_out(program: str, tmp_path: Path) -> None:
+    text = f"python train.py --batch_size 8\npython {program} --batch_size 64\n"
+    assert config_of(tmp_path, text).recipe.micro_batch_size == 8
+    alone = config_of(tmp_path, f"python {program} --batch_size 64\n")
+    assert alone.recipe.micro_batch_size == 64
+
+
 def test_a_rate_that_the_script_computes_is_left_alone(tmp_path: Path) -> None:
     config = config_of(tmp_path, MAE)
     assert config.format_name == "launch-script"
