@@ -76,7 +76,7 @@ def changed_object(config: Any, change: RecipeChange, read: UserConfig) -> Any:
     """Set the values of a change on a config object and return it; a frozen dataclass is returned as a changed copy.
 
     Raises:
-        UsageError: the object has no place for a knob that changes, and nothing of it has changed; or it refuses a value.
+        UsageError: the object has no place for a knob that changes, and nothing of it has; or it refuses a value.
     """
     ecosystem = ecosystem_named(read.format_name)
     reason = _missing(read, change.recipe) if isinstance(ecosystem, Plain) else ecosystem.obstacle(read, change.recipe)
