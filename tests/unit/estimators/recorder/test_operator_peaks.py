@@ -189,21 +189,18 @@ def laid_out(
 LAYOUTS = [(first, second) for first in ("first", "last") for second in ("first", "last")]  # where channels lie
 
 
+OF_SHAPES = {
+    **{f"images, {name}": (call, IMAGES) for name, call in RESAMPLED.items()},
+    **{f"volumes, {name}": (call, VOLUMES) for name, call in OF_VOLUMES.items()},
+}
+
+
 @pytest.mark.parametrize("layouts", LAYOUTS, ids="-".join)
-@pytest.mark.parametrize("resample", RESAMPLED.values(), ids=RESAMPLED)
+@pytest.mark.parametrize(("resample", "shape"), OF_SHAPES.values(), ids=OF_SHAPES)
 def test_images_are_resampled_in_any_layout(
-    resample: Callable[[torch.Tensor], torch.Tensor], layouts: tuple[str, str]
+    resample: Callable[[torch.Tensor], torch.Tensor], shape: tuple[int, ...], layouts: tuple[str, str]
 ) -> None:
-    predicted, measured = laid_out(resample, IMAGES, layouts)
-    assert predicted == pytest.approx(measured, abs=SMALL_BYTES)
-
-
-@pytest.mark.parametrize("layouts", LAYOUTS, ids="-".join)
-@pytest.mark.parametrize("resample", OF_VOLUMES.values(), ids=OF_VOLUMES)
-def test_volumes_are_resampled_in_any_layout(
-    resample: Callable[[torch.Tensor], torch.Tensor], layouts: tuple[str, str]
-) -> None:
-    predicted, measured = laid_out(resample, VOLUMES, layouts)
+    predicted, measured = laid_out(resample, shape, layouts)
     assert predicted == pytest.approx(measured, abs=SMALL_BYTES)
 
 
