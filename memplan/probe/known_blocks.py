@@ -18,7 +18,7 @@ from memplan.probe.training_loop import StepMarks
 from memplan.results import Component
 from memplan.training.batches import tensors_in
 from memplan.training.dense_parts import dense_parts
-from memplan.training.optimizer_states import optimizer_states
+from memplan.training.optimizer_states import optimizer_states, optimizers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -37,7 +37,8 @@ def has_own_storage(kind: type[torch.Tensor]) -> bool:
 def known_components(state: TrainingState) -> dict[int, Component]:
     """Return what is where now, by address; a moving average of the weights counts as optimizer state."""
     parameters = state.parameters()
-    of_optimizer = [value for _, kept in optimizer_states(state.optimizer) for value in tensors_in(kept)]
+    states = optimizer_states(optimizers_of(state.optimizer, parameters))
+    of_optimizer = [value for _, kept in states for value in tensors_in(kept)]
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     return {
         **_addressed(tensors_in(state.batch), Component.INPUTS),

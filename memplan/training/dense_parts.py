@@ -20,6 +20,11 @@ def wraps_others(kind: type) -> bool:
     return hasattr(kind, "__tensor_flatten__")
 
 
+def is_on_meta(tensor: torch.Tensor) -> bool:
+    """Whether the tensor is on the meta device, which has no memory; ``is_meta`` is never so for fake tensors."""
+    return tensor.device.type == "meta"
+
+
 def dense_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
     """Return the tensor itself, the indices and values of a sparse one, or the parts of a wrapper subclass."""
     if wraps_others(type(tensor)):

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from memplan.errors import WorkloadError
 from memplan.training.batches import tensors_in
-from memplan.training.optimizer_states import optimizer_states
+from memplan.training.optimizer_states import optimizer_states, optimizers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -58,13 +58,15 @@ def check_step(optimizer: Optimizer, model: nn.Module, function: Callable[..., A
     """Check that an optimizer's step had something to do; one of copies, such as master weights, has their gradients.
 
     Raises:
-        WorkloadError: no parameter of it is the model's or has a gradient, and it keeps no state.
+        WorkloadError: no parameter of it, or of optimizers that work for it, is the model's or has a gradient, and
+            none of them keeps state.
     """
     own = {id(each) for each in model.parameters()}
-    stepped = (each for group in optimizer.param_groups for each in group["params"])
+    optimizers = optimizers_of(optimizer, model.parameters())
+    stepped = (each for one in optimizers for group in getattr(one, "param_groups", ()) for each in group["params"])
     is_left_to_it = any(each.grad is not None for each in model.parameters())  # hooks of the backward pass free them
     has_stepped = any(id(each) in own or each.grad is not None for each in stepped)
-    if not is_left_to_it or has_stepped or any(optimizer_states(optimizer)):
+    if not is_left_to_it or has_stepped or any(optimizer_states(optimizers)):
         return
     raise WorkloadError(
         f"the workload's optimizer {name_of(function)} has none of the model's parameters",

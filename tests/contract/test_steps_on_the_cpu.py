@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import sys
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,11 @@ def images(count: int) -> torch.Tensor:
 
 def plain_adam(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, lr=1e-3)
+
+
+def mean_square_of_a_form(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    form = copy.deepcopy(model).to("meta")
+    return torch.func.functional_call(form, dict(model.named_parameters()), batch).square().mean()
 
 
 def critic() -> nn.Module:
@@ -108,6 +114,9 @@ STEPS: dict[str, Callable[[], Workload]] = {
         batch=distinct_words,
         loss=mean_square,
         optimizer=lambda parameters: torch.optim.SparseAdam(list(parameters)),
+    ),
+    "weights that a copy on the meta device is called with": lambda: Workload(
+        model=lambda: nn.Linear(256, 256), batch=vectors, loss=mean_square_of_a_form, optimizer=plain_adam
     ),
     "convolutions of few channels": lambda: Workload(
         model=few_channels, batch=images, loss=mean_square, optimizer=plain_adam

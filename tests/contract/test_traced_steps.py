@@ -472,6 +472,25 @@ def test_hooks_that_step_the_optimizer_in_the_backward_pass_leave_no_gradient() 
     assert peak(trace(model=two_layers), Phase.OPTIMIZER_STEP) == peak(found, Phase.OPTIMIZER_STEP) + 2
 
 
+def adam_in_the_backward_pass(parameters: Any) -> torch.optim.Optimizer:
+    weights = list(parameters)
+    optimizers = {each: torch.optim.AdamW([each]) for each in weights}
+
+    def step(parameter: torch.Tensor) -> None:
+        optimizers[parameter].step()
+        optimizers[parameter].zero_grad()
+
+    for each in weights:
+        each.register_post_accumulate_grad_hook(step)
+    return plain_descent(weights)
+
+
+def test_what_optimizers_keep_that_hooks_step_is_optimizer_state() -> None:
+    found = trace(model=two_layers, optimizer=adam_in_the_backward_pass)
+    assert after_forward(found, Component.OPTIMIZER_STATE) == 2 * 2
+    assert after_forward(found, Component.GRADIENTS) == 0
+
+
 def convolution() -> nn.Module:
     return nn.Sequential(nn.Conv2d(16, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU())
 

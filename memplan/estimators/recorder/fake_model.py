@@ -16,6 +16,7 @@ from memplan.errors import WorkloadError
 from memplan.estimators.fake_tensors.fake_mode import is_simple
 from memplan.estimators.fake_tensors.known_values import remember_value, remember_values
 from memplan.estimators.recorder.model_copies import model_copy
+from memplan.training.dense_parts import is_on_meta
 from memplan.training.skipped_initialisation import LARGE_ELEMENTS
 
 _AUXILIARY = "memplan_auxiliary"
@@ -159,10 +160,26 @@ def remember_attributes(fake: nn.Module, real: nn.Module) -> None:
 def assign_instead_of_swapping() -> None:
     """Make ``Module.to`` assign the data of fake parameters, for the rest of this process.
 
-    By default it swaps tensor subclasses, which fails for tensors with weak references.
+    By default it swaps tensor subclasses, which fails for tensors with weak references. What goes to the meta device or
+    leaves it takes the parameter's place instead, as with real tensors (``nn.Module._apply``).
     """
+    apply: Any = nn.Module._apply  # noqa: SLF001 - what every move of a module comes to
+    moved: dict[int, nn.Parameter] = {}
 
-    def assign(parameter: torch.Tensor, converted: torch.Tensor) -> None:
-        parameter.data = converted.data
+    def assign(parameter: torch.Tensor, converted: nn.Parameter) -> None:
+        if is_on_meta(parameter) is not is_on_meta(converted):
+            moved[id(parameter)] = converted
+        else:
+            parameter.data = converted.data
+
+    def applied(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        try:
+            made = apply(module, *args, **kwargs)
+            replaced = {name: moved[id(each)] for name, each in module._parameters.items() if id(each) in moved}  # noqa: SLF001
+            module._parameters.update(replaced)  # noqa: SLF001 - as PyTorch does
+            return made
+        finally:
+            moved.clear()
 
     torch.utils.swap_tensors = assign
+    nn.Module._apply = applied  # type: ignore[assignment]  # noqa: SLF001

@@ -31,7 +31,7 @@ from memplan.estimators.recorder.recording import INSIDE
 from memplan.estimators.temporaries.convolutions import ConvolutionWorkspace
 from memplan.estimators.temporaries.ruled_blocks import RuledBlock
 from memplan.results import Component, Phase
-from memplan.training.dense_parts import dense_parts, wraps_others
+from memplan.training.dense_parts import dense_parts, is_on_meta, wraps_others
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -214,7 +214,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         return run_with_known_values(func, args, kwargs, fakes=self._fakes)
 
     def _record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        if self._host_copies is not None and self._host_copies.keep(args, result):
+        if _ran_on_meta(result) or (self._host_copies is not None and self._host_copies.keep(args, result)):
             return
         operator = str(func.overloadpacket)
         if kwargs and operator in KEYWORDS_READ:
@@ -296,6 +296,11 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
             self._kept_workspaces.add(kept)
         else:
             self._recording.free(taken)
+
+
+def _ran_on_meta(result: Any) -> bool:
+    results = [result] if isinstance(result, torch.Tensor) else tree_leaves(result)
+    return any(isinstance(each, torch.Tensor) and is_on_meta(each) for each in results)
 
 
 def _kernel_call(block: int | ConvolutionWorkspace | RuledBlock) -> Convolution | RuledBlock | None:

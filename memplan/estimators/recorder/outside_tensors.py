@@ -10,7 +10,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from memplan.results import Component
-from memplan.training.dense_parts import wraps_others
+from memplan.training.dense_parts import is_on_meta, wraps_others
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,7 +54,7 @@ class OutsideTensors:
         if operator in _LITERALS:
             return
         for each in _dense_tensors(args):
-            if self._ledger.block_of(each) is None and each.untyped_storage().nbytes():
+            if self._ledger.block_of(each) is None and each.untyped_storage().nbytes() and not is_on_meta(each):
                 self._take_in(each, module)
         if self._host_copies is not None and not (operator in _INDEXING and self._is_outside(args[0])):
             for each in self._host_copies.found_on_card(args):

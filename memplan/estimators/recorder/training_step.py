@@ -21,7 +21,7 @@ from memplan.training.batches import tensors_in
 from memplan.training.evaluation import evaluate_batches
 from memplan.training.gradient_buckets import make_buckets
 from memplan.training.moving_average import make_moving_average, update_moving_average
-from memplan.training.optimizer_states import optimizer_states, optimizers_in
+from memplan.training.optimizer_states import optimizer_states, optimizers_of
 from memplan.training.sharding import autocast_of, begin_pass, clip_gradients
 from memplan.training.workload_contract import check_step, checked_loss, checked_optimizer, name_of
 from memplan.units import format_bytes
@@ -134,8 +134,10 @@ class TracedStep:
     @property
     def notes(self) -> tuple[str, ...]:
         """Say what may grow in later steps, and if the optimizer's state may leave the card."""
-        grows = growth_notes(self._recording, *self._left[-2:], full_state=_full_history(self.optimizer))
-        is_paged = self._on_cuda and getattr(self.optimizer, "is_paged", False)  # of bitsandbytes
+        optimizers = self._optimizers()
+        full_state = "".join(map(_full_history, optimizers))
+        grows = growth_notes(self._recording, *self._left[-2:], full_state=full_state)
+        is_paged = self._on_cuda and any(getattr(each, "is_paged", False) for each in optimizers)  # of bitsandbytes
         return (*grows, _PAGED) if is_paged else grows
 
     def _place_model(self) -> None:
@@ -208,11 +210,15 @@ class TracedStep:
             scaled = loss / self._recipe.accumulation_steps if self._recipe.accumulation_steps > 1 else loss
         return loss, scaled if self._scale is None else scaled * self._scale
 
+    def _optimizers(self) -> tuple[Optimizer, ...]:
+        return optimizers_of(self.optimizer, self._model.parameters())
+
     def _mark_state(self) -> None:
-        for parameter, state in optimizer_states(self.optimizer):
+        optimizers = self._optimizers()
+        for parameter, state in optimizer_states(optimizers):
             self._mark(tensors_in(state), Component.OPTIMIZER_STATE, owner=parameter)
         if self._on_cuda:
-            for block in self._ledger.blocks_of(_host_counters(self.optimizer)):
+            for block in self._ledger.blocks_of(each for one in optimizers for each in _host_counters(one)):
                 self._recording.block_bytes[block] = 0
 
     def _mark(
@@ -247,10 +253,6 @@ def _may_have_gradient(parameter: torch.Tensor) -> bool:
 
 def _host_counters(optimizer: Optimizer) -> list[torch.Tensor]:
     """Return step counters on the host, where they stay unless an optimizer is fused or capturable (``adam.py``)."""
-    return [counter for each in optimizers_in(optimizer) for counter in _own_host_counters(each)]
-
-
-def _own_host_counters(optimizer: Optimizer) -> list[torch.Tensor]:
     groups, states = getattr(optimizer, "param_groups", ()), getattr(optimizer, "state", {})
     if any(group.get("fused") or group.get("capturable") for group in groups):
         return []

@@ -64,6 +64,14 @@ def test_of_a_subclass_only_what_it_wraps_is_counted_and_what_runs_on_that() -> 
     assert session.ledger.blocks_of([doubled]) == {2, 3}
 
 
+def test_what_is_on_the_meta_device_makes_no_block() -> None:
+    session, outside = Session(), torch.empty(512, 512, device="meta")
+    with session.fakes, session.recorder:
+        made = torch.empty(512, 512, device="meta").softmax(-1) @ outside
+    assert made.shape == (512, 512)
+    assert session.recording.block_bytes == []
+
+
 def test_what_only_writes_values_makes_no_block() -> None:
     session = Session()
     with session.fakes, session.recorder:
