@@ -6,6 +6,8 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.assignments import Assignment
+from memplan.configs.languages.registry import SHELL
+from memplan.configs.languages.shell_source import switch_named
 from memplan.configs.precision_words import spelled
 from memplan.configs.user_config import Knob, KnobName, RecipeChange, UserConfig
 from memplan.units import without_noise
@@ -47,6 +49,23 @@ def obstacle_of_single_values(config: UserConfig, recipe: Recipe, *, names: Sequ
     if KnobName.PRECISION in names and config.recipe.precision != recipe.precision:
         return _precision_obstacle(config, recipe.precision)
     return None
+
+
+def obstacle_of_switches(config: UserConfig, recipe: Recipe) -> str | None:
+    """Return which flag of a launch script a recipe would turn off that has no value; None for other configs.
+
+    Not for the scripts of Hugging Face's trainer, whose parser takes ``False`` behind such flags.
+    """
+    if config.document.language is not SHELL:
+        return None
+    kept = {
+        KnobName.PRECISION: recipe.precision == config.recipe.precision or recipe.precision.is_autocast,
+        KnobName.ACTIVATION_CHECKPOINTING: recipe.activation_checkpointing,
+    }
+    text = config.document.source.text
+    knobs = (config.knob(name) for name, is_kept in kept.items() if not is_kept)
+    flags = (switch_named(text, each.key) for each in knobs if each is not None)
+    return next((f"{each} is a switch, which a value cannot turn off" for each in flags if each is not None), None)
 
 
 def _precision_obstacle(config: UserConfig, precision: Precision) -> str | None:

@@ -3,8 +3,9 @@
 Interrupted runs are resumed and finished plans found again by it, so everything that decides an answer must be in
 it: code, config, options, device, driver, versions, and the environment's settings of allocators and thread pools.
 
-Not counted: data, files that the workload reads under names not in its config, environment variables that it reads
-itself, and what the modules of :mod:`memplan.planning.digests` do not count.
+Not counted: values of a config that are new each time it is run, data, files that the workload reads under names
+not in its config, environment variables that it reads itself, and what the modules of
+:mod:`memplan.planning.digests` do not count.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from memplan.configs.evaluation.loading import without_unsteady
 from memplan.devices.cards import DeviceKind
 from memplan.devices.processor import processor_name
 from memplan.json_documents import json_ready
@@ -34,7 +36,8 @@ if TYPE_CHECKING:
     from memplan.configs import UserConfig
     from memplan.devices.cards import DeviceSpec
     from memplan.planning.question import Question
-    from memplan.workload import WorkloadReference, WorkloadSource
+    from memplan.planning.subject import Subject
+    from memplan.workload import WorkloadReference
 
 _SETTINGS = re.compile(
     r"PYTORCH_(CUDA_)?ALLOC_CONF|PYTORCH_NO_CUDA_MEMORY_CACHING|CUBLAS_WORKSPACE_CONFIG|CUDA_MODULE_LOADING"
@@ -48,7 +51,7 @@ def fingerprint_of(question: Question, surroundings: Mapping[str, str]) -> str:
     """Digest what decides a plan."""
     subject, request = question.subject, question.request
     facts = (
-        _source_facts(subject.source),
+        _source_facts(subject),
         json_ready(subject.current),
         None if subject.config is None else _config_facts(subject.config),
         request.facts(),
@@ -80,14 +83,16 @@ def read_surroundings(device: DeviceSpec, environment: Mapping[str, str] = os.en
     return found | {name: value for name, value in environment.items() if _SETTINGS.fullmatch(name)}
 
 
-def _source_facts(source: WorkloadSource) -> tuple[object, ...]:
+def _source_facts(subject: Subject) -> tuple[object, ...]:
+    source = subject.source
     if isinstance(source, PickledWorkload):
         return (source.fingerprint, json_ready(source.torch_settings))
     if isinstance(source, TrainingCommand):
         return _command_facts(source)
     own_module = source.target.partition(":")[0]
     modules = [own_module, *sorted(_modules_named_in(source))]
-    return (source.target, source.config, code_digest(modules, source.search_path), _files_named_in(source))
+    values = source.config if subject.config is None else without_unsteady(source.config, subject.config.document)
+    return (source.target, values, code_digest(modules, source.search_path), _files_named_in(source))
 
 
 def _command_facts(command: TrainingCommand) -> tuple[object, ...]:

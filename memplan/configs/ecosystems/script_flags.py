@@ -26,7 +26,7 @@ from memplan.configs.ecosystems.usual_names import (
     with_one_accumulation,
 )
 from memplan.configs.keys import is_count
-from memplan.configs.knob_changes import additions, obstacle_of_single_values
+from memplan.configs.knob_changes import additions, obstacle_of_single_values, obstacle_of_switches
 from memplan.configs.knobs import RECIPE_KNOBS
 from memplan.configs.languages.argparse_source import flag_in
 from memplan.configs.languages.registry import ARGUMENTS, SHELL
@@ -107,13 +107,7 @@ class _ScriptFlags(Ecosystem):
         """Return which flag is missing, or cannot be turned off again."""
         adds_steps = _computes_rate(config.document) and self.language is SHELL
         names = [each for each in RECIPE_KNOBS if not (adds_steps and each is KnobName.ACCUMULATION_STEPS)]
-        if found := obstacle_of_single_values(config, recipe, names=names):
-            return found
-        knob = config.knob(KnobName.PRECISION)
-        is_switch = knob is not None and knob.value is True and not recipe.precision.is_autocast
-        if self.language is SHELL and is_switch and knob is not None and recipe.precision != config.recipe.precision:
-            return f"{self.flag(config.document, knob.key)} is a switch, which a value cannot turn off"
-        return None
+        return obstacle_of_single_values(config, recipe, names=names) or obstacle_of_switches(config, recipe)
 
     def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
         """Return the script's flags with their new values; accumulation is added where it is known to take it."""

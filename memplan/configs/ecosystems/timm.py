@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from memplan.configs.ecosystems.ecosystem import Ecosystem
 from memplan.configs.keys import get
-from memplan.configs.knob_changes import additions, assigned, obstacle_of_single_values
+from memplan.configs.knob_changes import additions, assigned, obstacle_of_single_values, obstacle_of_switches
 from memplan.configs.knobs import declared_recipe
 from memplan.configs.languages.registry import SHELL, YAML
 from memplan.configs.layout.command_lines import as_switched_flags
@@ -72,7 +72,7 @@ class Timm(Ecosystem):
 
     def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
         """Return which part of a recipe train.py has no argument for."""
-        if found := obstacle_of_single_values(config, recipe, names=()):
+        if found := obstacle_of_single_values(config, recipe, names=()) or obstacle_of_switches(config, recipe):
             return found
         if recipe.precision not in (config.recipe.precision, Precision.FP32, *_DTYPES):
             return f"timm's train.py has no argument for {recipe.precision}"

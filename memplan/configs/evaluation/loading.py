@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from memplan.children import ChildEnding, run_child, stop_after
 from memplan.configs.documents import Document, read_source, require_keys
 from memplan.configs.evaluation.plain_data import as_plain
 from memplan.configs.evaluation.reader_messages import ReadAnswer, ReadRequest
 from memplan.configs.evaluation.yaml_config import read_yaml
-from memplan.configs.keys import differences
+from memplan.configs.keys import contains, differences, with_value
 from memplan.configs.languages.argparse_source import declares_arguments
 from memplan.configs.languages.python_style import is_program
 from memplan.configs.languages.registry import ARGUMENTS, PYTHON, YAML, language_of
@@ -59,14 +59,29 @@ def load_patched(document: Document, path: Path, texts: Mapping[str, str]) -> Do
 
 
 def unsteady_keys(document: Document) -> frozenset[str]:
-    """Return the dotted keys whose values differ each time a config is run, such as names made of the time."""
-    if document.language.load is not None:
+    """Return the dotted keys whose values differ each time a config is run, such as names made of the time.
+
+    It is run once more, at a later time as far as it can tell; without an import it has nothing that differs.
+    """
+    if document.language.load is not None or not _imports_anything(document):
         return frozenset()
     try:
-        again = load_document(document.path, laid_over=document.laid_over)
+        again = _read_in_child(document.path, {}, clock_is_ahead=True)
     except ConfigError:
         return frozenset()
     return frozenset(differences(document.values, again.values))
+
+
+def without_unsteady(values: Mapping[str, Any], document: Document) -> Mapping[str, Any]:
+    """Return values that come from a config with None in place of those that differ each time it is run."""
+    for key in unsteady_keys(document):
+        if contains(values, key):
+            values = with_value(values, key, None)
+    return values
+
+
+def _imports_anything(document: Document) -> bool:
+    return any("import" in each.text for each in (document.source, *document.inherited))
 
 
 def _language_of(source: SourceFile) -> Language:
@@ -92,8 +107,9 @@ def _evaluated(source: SourceFile, language: Language, texts: Mapping[str, str])
     return Document(source=source, language=language, values=read.values, inherited=read.files[1:], notes=read.notes)
 
 
-def _read_in_child(path: Path, texts: Mapping[str, str]) -> ReadAnswer:
-    request = ReadRequest(path=str(path), texts=dict(texts), import_path=(str(Path.cwd()), str(path.parent)))
+def _read_in_child(path: Path, texts: Mapping[str, str], *, clock_is_ahead: bool = False) -> ReadAnswer:
+    import_path = (str(Path.cwd()), str(path.parent))
+    request = ReadRequest(path=str(path), texts=dict(texts), import_path=import_path, clock_is_ahead=clock_is_ahead)
     watch = stop_after(READ_TIMEOUT_S, "it did not load")
     ending = run_child("memplan.configs.evaluation.python_reader", request, watch=watch)
     message = ending.messages[-1] if ending.messages else None

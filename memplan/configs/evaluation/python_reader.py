@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from memplan import children
 from memplan.configs.documents import read_source
 from memplan.configs.evaluation.base_list import BaseListReading
+from memplan.configs.evaluation.later_clock import set_clock_ahead
 from memplan.configs.evaluation.lazy_config import LazyConfigReading
 from memplan.configs.evaluation.plain_data import as_plain
 from memplan.configs.evaluation.pure_python import PurePythonReading
@@ -34,6 +35,8 @@ _READINGS: dict[PythonStyle, type[BaseListReading | PurePythonReading | LazyConf
 def answer(request: ReadRequest, reply: Callable[[object], None]) -> None:
     """Evaluate the config and reply with a :class:`ReadAnswer`, or with the ``ConfigError`` that says why not."""
     sys.path.extend(request.import_path)
+    if request.clock_is_ahead:
+        set_clock_ahead()
     path = Path(request.path)
     files: list[SourceFile] = []
     notes: list[str] = []

@@ -19,11 +19,13 @@ class ReadRequest:
         path: the config file, absolute.
         texts: absolute path -> text to take instead of what is on disk.
         import_path: folders from which the config may import.
+        clock_is_ahead: whether the config is told a later time.
     """
 
     path: str
     texts: Mapping[str, str]
     import_path: tuple[str, ...]
+    clock_is_ahead: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,6 +66,12 @@ def load_shell(text: str, *, where: str) -> dict[str, Any]:
     return {**values, **({LAUNCHER: launched} if launched and _is_accelerates(commands[0]) else {})}
 
 
+def switch_named(text: str, key: str) -> str | None:
+    """Return the flag of a key as the training command has it, if without a value."""
+    flag = _last(_flags_of_script(text), key)
+    return flag.name if flag is not None and not flag.values else None
+
+
 def launcher_value(text: str, key: str) -> str | None:
     """Return what the launcher before the program is given for a flag, as far as the script says it."""
     flag = _last(_launcher_flags(text), key)

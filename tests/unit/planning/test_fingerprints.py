@@ -157,6 +157,16 @@ def test_comments_and_layout_of_a_config_do_not_change_it(tmp_path: Path) -> Non
     assert len(found) == 1
 
 
+def test_values_that_are_new_each_time_a_config_is_run_do_not_change_it(tmp_path: Path) -> None:
+    found = set()
+    for width in (8, 8, 16):
+        text = f"import uuid\nbatch_size = 4\nwidth = {width}\nwork_dir = f'runs/{{uuid.uuid4()}}'\n"
+        knob_keys = {"micro_batch_size": "batch_size"}
+        config = config_of(tmp_path, text, name="x.py", knob_keys=knob_keys, workload_target="a:b")
+        found.add(digest(subject_of_config(config)))
+    assert len(found) == 2
+
+
 def test_settings_of_allocators_and_threads_are_surroundings_and_others_are_not() -> None:
     environment = {"PYTORCH_ALLOC_CONF": "a", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2", "HOME": "/root"}
     found = read_surroundings(CPU, environment)

@@ -110,6 +110,17 @@ def test_a_new_flag_follows_the_way_they_are_written(tmp_path: Path) -> None:
 def test_a_switch_is_turned_off_only_where_a_value_can_do_it(tmp_path: Path) -> None:
     config = config_of(tmp_path, "python t.py --batch_size 4 --amp\n")
     assert "is a switch" in str(expressible(config, Recipe(micro_batch_size=4)))
+    for text in (
+        "t.py --batch_size 4 --gradient_checkpointing",
+        "train.py --model m --opt o --batch-size 4 --grad-checkpointing",
+    ):
+        config = config_of(tmp_path, f"python {text} --lr 0.1\n")
+        assert config.recipe.activation_checkpointing
+        obstacle = expressible(config, replace(config.recipe, activation_checkpointing=False))
+        assert str(obstacle) == f"{text.rpartition(' ')[2]} is a switch, which a value cannot turn off"
+    config = config_of(tmp_path, "python t.py --batch_size 4 --gradient_checkpointing true --lr 0.1\n")
+    unset = replace(config.recipe, activation_checkpointing=False)
+    assert "--gradient_checkpointing false --lr" in patched_text(config, unset)
     assert config_of(tmp_path, "python t.py --batch_size 4 --bf16\n").recipe.precision is Precision.BF16
     arguments = "python t.py --per_device_train_batch_size 4 --output_dir o --fp16\n"
     recipe = Recipe(micro_batch_size=4, learning_rate=5e-5)

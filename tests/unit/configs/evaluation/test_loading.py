@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from memplan.configs.evaluation import loading
-from memplan.configs.evaluation.loading import load_document
+from memplan.configs.evaluation.loading import load_document, unsteady_keys, without_unsteady
 from memplan.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -177,3 +177,28 @@ def test_a_training_script_is_not_run_to_be_read(tmp_path: Path, monkeypatch: py
 def test_a_config_that_looks_at_itself_when_it_is_run_is_still_a_config(tmp_path: Path) -> None:
     leaf = "data = dict(n=4)\nif __name__ == '__main__':\n    print(data)\n"
     assert values_of(tmp_path, leaf=leaf) == {"data": {"n": 4}}
+
+
+def test_values_made_of_the_time_or_drawn_are_told_and_set_aside(tmp_path: Path) -> None:
+    leaf = (
+        "import datetime, os, time, uuid\n"
+        "by_day = f'{datetime.datetime.now():%Y%m%d}'\nday = str(datetime.date.today())\n"
+        "utc = datetime.datetime.now(datetime.timezone.utc).isoformat()\nmonth = time.strftime('%m')\n"
+        "hour = time.localtime().tm_hour\nwritten = time.asctime()\nsecond = int(time.time())\n"
+        "run = dict(name=uuid.uuid4().hex, lr=0.1)\nfixed = time.strftime('%Y', time.gmtime(0))\n"
+        "year = datetime.datetime(2020, 1, 1).year"
+    )
+    write(tmp_path, leaf=leaf)
+    document = load_document(tmp_path / "leaf.py")
+    new = {"by_day", "day", "utc", "month", "hour", "written", "second", "run.name"}
+    assert unsteady_keys(document) == new
+    assert without_unsteady(document.values, document) == {
+        **dict.fromkeys(new - {"run.name"}), "run": {"name": None, "lr": 0.1}, "fixed": "1970", "year": 2020
+    }  # fmt: skip
+
+
+def test_a_config_that_imports_nothing_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, base="a = 1", leaf="_base_ = ['base.py']\nb = 2")
+    document = load_document(tmp_path / "leaf.py")
+    monkeypatch.delattr(loading, "run_child")
+    assert unsteady_keys(document) == set()
