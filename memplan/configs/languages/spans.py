@@ -28,12 +28,16 @@ class Location:
         line: line it starts on, from 1.
         obstacle: why it must not be edited there; None where it may be.
         followed: dotted keys of the names that lead to it and change with it.
+        repeats: where the value is written that this place repeats; None where it is written here.
+        is_added: whether it takes a new line to set it here, since its section has it from another.
     """
 
     span: Span
     line: int
     obstacle: str | None = None
     followed: tuple[str, ...] = ()
+    repeats: Span | None = None
+    is_added: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

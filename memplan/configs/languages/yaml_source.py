@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,16 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from memplan.configs.languages.invalid_text import invalid_text
-from memplan.configs.languages.spans import Edit, Location, Span, appended_lines, line_ending, line_start, lines_below
+from memplan.configs.languages.spans import (
+    Edit,
+    Location,
+    Span,
+    appended_lines,
+    line_at,
+    line_ending,
+    line_start,
+    lines_below,
+)
 from memplan.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,6 +36,8 @@ _DOCUMENT_END = re.compile(r"^\.\.\.", re.MULTILINE)
 EXPONENT_FLOAT = re.compile(r"[-+]?[0-9][0-9_]*(?:\.[0-9_]*)?[eE][-+]?[0-9]+")
 _REFERENCE = re.compile(r"<([^<>]+)>")
 _ONE_DOCUMENT = "expected a single document in the stream"  # PyYAML's words
+_ALIAS = re.compile(r"\s*:\s*(?P<alias>\*[^\s,\[\]{}]+)")
+_IS_ALIAS = "it is an alias of a value written elsewhere"
 _MERGE_TAG = "tag:yaml.org,2002:merge"
 
 
@@ -144,11 +156,28 @@ def locate_in_yaml(text: str, key: str) -> Location | None:
         root = _composed(text)
     except (yaml.YAMLError, RecursionError):
         return None
-    node, obstacle = (None, None) if root is None else _descend(root, key.split("."))
-    if node is None:
+    *sections, name = key.split(".")
+    section, obstacle = (None, None) if root is None else _descend(root, sections)
+    node, sharing = (None, None) if section is None else _member(section, name)
+    if node is None or section is None:
         return None
-    obstacle = obstacle or _obstacle_of(node)
-    return Location(span=_value_span(text, node), line=node.start_mark.line + 1, obstacle=obstacle)
+    written = Location(span=_value_span(text, node), line=node.start_mark.line + 1)
+    if obstacle := obstacle or _obstacle_of(node):
+        return replace(written, obstacle=obstacle)
+    return written if sharing is None else _place_of_its_own(text, section, name, written)
+
+
+def _place_of_its_own(text: str, section: yaml.Node, name: str, written: Location) -> Location:
+    """Return where a value is set apart from what it is shared with: over an alias, or beside a merge key."""
+    keys = [each for each, _ in reversed(section.value) if isinstance(each, yaml.ScalarNode) and each.value == name]
+    if not keys:
+        line, start = section.start_mark.line + 1, section.start_mark.index
+        return Location(span=Span(start=start, end=start), line=line, repeats=written.span, is_added=True)
+    alias = _ALIAS.match(text, keys[0].end_mark.index)
+    if alias is None:
+        return replace(written, obstacle=_IS_ALIAS)
+    span = Span(start=alias.start("alias"), end=alias.end())
+    return Location(span=span, line=line_at(text, span.start), repeats=written.span)
 
 
 def add_to_yaml(text: str, entries: dict[str, str]) -> Edit | None:
@@ -206,7 +235,7 @@ def _member(node: yaml.Node, part: str) -> tuple[yaml.Node | None, str | None]:
     for name, value in reversed(node.value):
         if isinstance(name, yaml.ScalarNode) and name.value == part:
             is_alias = value.start_mark.index < name.start_mark.index
-            return value, "it is an alias of a value written elsewhere" if is_alias else None
+            return value, _IS_ALIAS if is_alias else None
     return _merged_member(node, part), "it is inherited through a merge key"
 
 

@@ -6,15 +6,17 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan.configs.keys import contains, get
+from memplan.configs.keys import contains, get, leaves
 from memplan.configs.languages.python_source import is_read_elsewhere
 from memplan.configs.languages.python_style import PythonStyle, style_of
-from memplan.configs.languages.registry import PYTHON
+from memplan.configs.languages.registry import PYTHON, YAML
 from memplan.configs.languages.spans import Edit, appended_lines, line_end, splice
 from memplan.configs.layout.python_statements import class_imports, member_lines
 from memplan.errors import PatchError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from memplan.configs.assignments import Assignment
     from memplan.configs.documents import Document
     from memplan.configs.languages.spans import Location
@@ -29,8 +31,9 @@ def edited_text(document: Document, assignments: list[Assignment]) -> str:
     text = document.source.text
     located = {each.key: document.language.locate(text, each.key) for each in assignments}
     late = [each for each in assignments if _is_set_behind(document, each.key, located[each.key])]
-    rest = [each for each in assignments if each not in late]
-    new = [each for each in rest if located[each.key] is None and not get(document.values, each.key)]
+    following = _following_by_alias(document, assignments, located)
+    rest = [each for each in assignments if each not in late and each.key not in following]
+    new = [each for each in rest if _takes_new_line(document, each.key, located[each.key])]
     edits = [_edit(document, each, located[each.key]) for each in rest if each not in new]
     edits += _additions(document, new)
     if late:
@@ -80,6 +83,35 @@ def _is_set_behind(document: Document, key: str, location: Location | None) -> b
     return not is_own or is_read_elsewhere(document.source.text, key)
 
 
+def _following_by_alias(
+    document: Document, assignments: list[Assignment], located: Mapping[str, Location | None]
+) -> set[str]:
+    """Return the assigned keys that come to their value by an alias or a merge key, once the rest is edited.
+
+    Raises:
+        PatchError: a key that is not assigned would change as well.
+    """
+    if document.language is not YAML:
+        return set()
+    written = {place.span: each for each in assignments if (place := located[each.key]) and place.repeats is None}
+    wanted, following = {each.key: each.value for each in assignments}, set()
+    for key in {**leaves(document.values), **wanted}:
+        place = document.language.locate(document.source.text, key)
+        source = written.get(place.repeats) if place is not None and place.repeats is not None else None
+        if place is None or source is None:
+            continue
+        if key not in wanted:
+            hint = f"write the value of {key} out, or have it follow: --map KNOB={source.key},{key}"
+            raise _refusal(document, source, f"{key} repeats its value", line=place.line, hint=hint)
+        if wanted[key] == source.value:
+            following.add(key)
+    return following
+
+
+def _takes_new_line(document: Document, key: str, location: Location | None) -> bool:
+    return not get(document.values, key) if location is None else location.is_added and location.obstacle is None
+
+
 def _edit(document: Document, assignment: Assignment, location: Location | None) -> Edit:
     if location is None:
         raise _refusal(document, assignment, "it is inherited from another file")
@@ -108,9 +140,16 @@ def _addition(document: Document, assignments: list[Assignment]) -> Edit:
     return edit
 
 
-def _refusal(document: Document, assignment: Assignment, reason: str, *, line: int | None = None) -> PatchError:
+def _refusal(
+    document: Document,
+    assignment: Assignment,
+    reason: str,
+    *,
+    line: int | None = None,
+    hint: str = "change this value by hand",
+) -> PatchError:
     return PatchError(
         f"{assignment.key} cannot be edited in place: {reason}",
         where=str(document.path) if line is None else f"{document.path}:{line}",
-        hint="change this value by hand",
+        hint=hint,
     )

@@ -141,21 +141,34 @@ def test_an_empty_value_is_filled(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "part"),
+    ("text", "changed"),
     [
-        ("shared: &n 4\ndata:\n  batch_size: *n\n", "alias"),
-        ("base: &b {batch_size: 4}\ndata:\n  <<: *b\n", "merge key"),
+        ("shared: &n 4\ndata:\n  batch_size: *n\n", ["-  batch_size: *n", "+  batch_size: 8"]),
+        ("base: &b {batch_size: 4}\ndata:\n  <<: *b\n", ["+  batch_size: 8"]),
+        (
+            "base: &b {batch_size: 4}\ndata: {<<: *b, x: 1}\n",
+            ["-data: {<<: *b, x: 1}", "+data: {<<: *b, x: 1, batch_size: 8}"],
+        ),
     ],
 )
-def test_a_shared_value_is_refused_with_the_reason(tmp_path: Path, text: str, part: str) -> None:
-    with pytest.raises(PatchError, match=part):
-        patch_of(config_of(tmp_path, text, BATCH), micro_batch_size=8)
+def test_a_value_that_repeats_another_gets_its_own(tmp_path: Path, text: str, changed: list[str]) -> None:
+    assert sorted(changed_lines(patch_of(config_of(tmp_path, text, BATCH), micro_batch_size=8))) == sorted(changed)
 
 
-def test_a_value_that_others_take_over_is_refused(tmp_path: Path) -> None:
-    config = config_of(tmp_path, "data:\n  batch_size: &n 4\nworkers: *n\n", BATCH)
-    with pytest.raises(PatchError, match="would set workers to 8 where 4 is intended"):
-        patch_of(config, micro_batch_size=8)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a:\n  batch_size: &n 4\nb:\n  batch_size: *n\n",
+        "a: &a\n  batch_size: 4\nb:\n  <<: *a\n  x: 1\n",
+    ],
+)
+def test_a_value_that_others_repeat_changes_with_them_where_they_are_named(tmp_path: Path, text: str) -> None:
+    problem = r"x.yaml:\d: a.batch_size cannot be edited in place: b.batch_size repeats its value; write .* out, or"
+    with pytest.raises(PatchError, match=f"{problem} .*--map KNOB=a.batch_size,b.batch_size"):
+        patch_of(config_of(tmp_path, text, {"micro_batch_size": "a.batch_size"}), micro_batch_size=8)
+    both = config_of(tmp_path, text, {"micro_batch_size": "a.batch_size,b.batch_size"})
+    before, after = changed_lines(patch_of(both, micro_batch_size=8))
+    assert after[1:] == before[1:].replace("4", "8")
 
 
 def test_an_undeclared_knob_is_asked_for(tmp_path: Path) -> None:

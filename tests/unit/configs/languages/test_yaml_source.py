@@ -49,8 +49,8 @@ def test_a_scalar_is_found_where_it_is_written(text: str, literal: str) -> None:
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("x: &x 4\na:\n  b: *x\n", "alias"),
-        ("base: &base {b: 4}\na:\n  <<: *base\n", "merge key"),
+        ("x: &x {b: 4}\na: *x\n", "alias"),
+        ("base: &base {a: {b: 4}}\n<<: *base\n", "merge key"),
         ("a:\n  b: ${size}\n", "interpolation"),
         ("a:\n  b: |\n    4\n", "block"),
         ("a:\n  b: [1, 2]\n", "single value"),
@@ -60,6 +60,25 @@ def test_what_is_not_a_value_of_its_own_is_not_editable(text: str, part: str) ->
     location = locate_in_yaml(text, "a.b")
     assert location is not None
     assert part in str(location.obstacle)
+
+
+@pytest.mark.parametrize(
+    ("text", "written_here", "repeated", "is_added"),
+    [
+        ("x: &x 4\na:\n  b: *x  # as x\n", "*x", "4", False),
+        ("x: &x 4\na: {c: 1, 'b' : *x}\n", "*x", "4", False),
+        ("base: &base {b: 4}\na:\n  <<: *base\n", "", "4", True),
+    ],
+)
+def test_a_value_that_repeats_another_has_a_place_of_its_own(
+    text: str, written_here: str, repeated: str, *, is_added: bool
+) -> None:
+    location = locate_in_yaml(text, "a.b")
+    assert location is not None
+    assert location.repeats is not None
+    assert text[location.span.start : location.span.end] == written_here
+    assert text[location.repeats.start : location.repeats.end] == repeated
+    assert (location.obstacle, location.is_added) == (None, is_added)
 
 
 def test_tags_are_not_constructed() -> None:
