@@ -186,11 +186,11 @@ def test_sizes_that_grow_with_the_square_of_the_batch_are_followed() -> None:
 
 
 class BranchesOnData(nn.Linear):
-    """Reads a value in forward, which fake tensors do not have."""
+    """Reads a count in forward, which fake tensors do not have."""
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
         result = super().forward(batch)
-        return result * 2 if result.sum().item() > 1e9 else result
+        return result * 2 if (result > 1e9).sum().item() > 0 else result
 
 
 def test_a_model_that_branches_on_data_is_computed_at_a_small_batch_and_the_estimate_says_so() -> None:
@@ -266,6 +266,30 @@ def test_branches_on_conditions_are_tried_both_ways_on_a_card(*, if_any: bool) -
     (note,) = trace.notes
     assert "test_estimators.py" in note
     assert "tried both ways" in note
+
+
+class LogsItsNorm(nn.Linear):
+    """Keeps a norm for its logs, and takes sines of its result, which are kept, where that is large or is not."""
+
+    def __init__(self, *, if_large: bool) -> None:
+        super().__init__(512, 512, bias=False)
+        self.if_large = if_large
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        result = super().forward(batch)
+        norm = result.norm().item()
+        self.log = f"norm {norm / 2:.3f} of {float(result.sum())}"
+        return result.sin().cos() if (norm / 2 > 1e9) is self.if_large else result
+
+
+@pytest.mark.parametrize("if_large", [False, True])
+def test_numbers_that_a_model_reads_may_be_logged_and_branched_on(*, if_large: bool) -> None:
+    trace = traced(linear_workload(model=lambda: LogsItsNorm(if_large=if_large)), CARD)
+    assert trace.method == "fake-tensor trace"
+    certain = traced(linear_workload(loss=lambda model, batch: model(batch).sin().cos().sum()), CARD)
+    found, expected = (estimate(each, micro_batch_size=512, device=CARD) for each in (trace, certain))
+    assert found.breakdown.activations - expected.breakdown.activations in range(1024)
+    assert sorted(" ".join(note.split()[:2]) for note in trace.notes) == ["computed numbers", "conditions on"]
 
 
 class HalvesUntilSmall(nn.Linear):

@@ -4,6 +4,7 @@
 - Choices among several, as of a router among experts, are even.
 - Checks that a condition holds for all elements pass. Other conditions are decided by the draw, so that both
   ways are tried, but for those of loops.
+- Numbers that a module reads are 1 for arithmetic and logs; what it compares them with is a condition as above.
 - Numbers that the optimizer compares with others, such as norms, are 1.
 - Arrays converted to NumPy, such as the cost matrix of an assignment, are zero: it finds as many pairs for any costs.
 """
@@ -19,6 +20,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils._python_dispatch import _disable_current_modes
 
+from memplan.estimators.fake_tensors.computed_numbers import ComputedNumber
 from memplan.estimators.fake_tensors.known_values import LARGEST_ELEMENTS, is_known, known_value, remember_value
 from memplan.estimators.fake_tensors.replaced import replaced
 from memplan.user_places import named_places, place_of_call
@@ -62,6 +64,7 @@ class _Presumed(StrEnum):
     PASSED = "conditions on all of some computed values ({}) are taken to hold"
     EITHER = "conditions on computed values ({}) are tried both ways, of which the one that takes more is counted"
     ONE = "computed numbers that the optimizer compares with others ({}) are taken as 1"
+    READ = "computed numbers that the model reads ({}) are taken as 1"
     ZERO = "computed values that are handed to NumPy ({}) are taken as 0"
 
 
@@ -101,6 +104,11 @@ class PresumedChoices:
             return None
         self._note(_Presumed.EITHER)
         return draws.decide()
+
+    def read(self, draws: RandomDraws, module: str) -> ComputedNumber:
+        """Return what stands for a number that a module reads: 1, but undecided where it is compared."""
+        self._note(_Presumed.READ)
+        return ComputedNumber(1.0, lambda: self.decide(draws, module))
 
     def compare(self, operator: OpOverload, args: tuple[Any, ...], result: Any) -> None:
         """Let an unknown number, such as a norm that an optimizer checks, compare with others as 1 does."""

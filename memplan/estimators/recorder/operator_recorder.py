@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from memplan.estimators.absent_card.host_copies import HostCopies
+    from memplan.estimators.fake_tensors.computed_numbers import ComputedNumber
     from memplan.estimators.fake_tensors.fake_mode import TraceFakeMode
     from memplan.estimators.fake_tensors.presumed_choices import PresumedChoices
     from memplan.estimators.fake_tensors.random_draws import RandomDraws
@@ -189,6 +190,12 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
             return self._choices.decide(self._draws, self._paths.current)
         is_answered = not self._paths.is_inside and self.presumed.can_answer(func, args)
         return self.presumed.answer(args[0]) if is_answered else None
+
+    def read_number(self) -> ComputedNumber | None:
+        """Return what stands for a number that a module reads; None outside of all modules, or if none may."""
+        if self._choices is None or self._draws is None or not self._paths.is_inside:
+            return None
+        return self._choices.read(self._draws, self._paths.current)
 
     def _run_or_presume(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._choices is None:

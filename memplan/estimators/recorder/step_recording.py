@@ -13,6 +13,7 @@ import torch
 
 from memplan.devices.cards import DeviceKind
 from memplan.estimators.absent_card.triton_launches import absent_triton_launches
+from memplan.estimators.fake_tensors.computed_numbers import reading_computed_numbers
 from memplan.estimators.fake_tensors.fake_detection import hiding_fakes
 from memplan.estimators.fake_tensors.fake_mode import TraceFakeMode
 from memplan.estimators.fake_tensors.known_values import LARGEST_GIVEN_ELEMENTS, remember_values
@@ -166,6 +167,7 @@ class StepRecorder:
             model = call_user("shard function", shard_model, model, self.workload.shard, self.recipe)
         compiled = CompiledCalls(functools.partial(self._compiled_graphs, recording, operators, ledger, paths))
         to_numpy = choices.converting_to_numpy_zeros() if self.presumes else nullcontext()
+        numbers = reading_computed_numbers(operators.read_number) if self.presumes else nullcontext()
         launches = nullcontext() if self.device.kind is DeviceKind.CPU else absent_triton_launches()
         addressed = addressed_storages() if self.on_fakes and self.workload.shard is not None else nullcontext()
         with (
@@ -176,6 +178,7 @@ class StepRecorder:
             compiled.watched(),
             to_numpy,
             hiding_fakes(),
+            numbers,
             ledger.following_resizes(),
             operators.paused_for_whole_shapes(),
             launches,

@@ -1,0 +1,108 @@
+"""Numbers that a model reads from computed tensors: as good as any for logs and sums, and undecided when compared."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
+
+from memplan.estimators.fake_tensors.known_values import is_known
+from memplan.estimators.fake_tensors.replaced import replaced
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_READ = torch.ops.aten._local_scalar_dense.default  # noqa: SLF001 - what .item() calls
+_BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
+_ARITHMETIC = (*(f"__{side}{name}__" for name in _BINARY for side in ("", "r")), "__neg__", "__pos__", "__abs__")
+_COMPARISONS = ("__lt__", "__le__", "__eq__", "__ne__", "__gt__", "__ge__", "__bool__")
+_TO_WHOLE = ("__int__", "__trunc__", "__floor__", "__ceil__")
+
+
+class ComputedNumber(float):
+    """A number that only computing the model tells.
+
+    What arithmetic makes of it is one as well, but for functions of ``math``.
+
+    Args:
+        value: what arithmetic and texts take it for.
+        decide: returns which way a comparison goes; None where that may not be presumed.
+
+    Raises:
+        DataDependentOutputException: a comparison may not be presumed, or it is made a whole number, such as a size.
+    """
+
+    decide: Callable[[], bool | None]
+
+    def __new__(cls, value: float, decide: Callable[[], bool | None]) -> Self:
+        """Make one."""
+        made = super().__new__(cls, value)
+        made.decide = decide
+        return made
+
+    __hash__ = float.__hash__
+
+    def __round__(self, ndigits: Any = None) -> Any:
+        return _made_whole(self) if ndigits is None else ComputedNumber(float.__round__(self, ndigits), self.decide)
+
+
+def _compared(number: ComputedNumber, *_: object) -> bool:
+    decided = number.decide()
+    if decided is None:
+        raise DataDependentOutputException(_READ)
+    return decided
+
+
+def _made_whole(_: ComputedNumber) -> int:
+    raise DataDependentOutputException(_READ)
+
+
+def _arithmetic(of_floats: Callable[..., Any]) -> Callable[..., Any]:
+    def computed(number: ComputedNumber, *others: Any) -> Any:
+        found = of_floats(number, *others)
+        return ComputedNumber(found, number.decide) if isinstance(found, float) else found
+
+    return computed
+
+
+for _name in _ARITHMETIC:
+    setattr(ComputedNumber, _name, _arithmetic(getattr(float, _name)))
+for _name in _COMPARISONS:
+    setattr(ComputedNumber, _name, _compared)
+for _name in _TO_WHOLE:
+    setattr(ComputedNumber, _name, _made_whole)
+
+
+@contextmanager
+def reading_computed_numbers(read: Callable[[], ComputedNumber | None]) -> Iterator[None]:
+    """Ask what ``item()`` and ``float()`` of unknown floating-point values return while the context is open.
+
+    Args:
+        read: returns the number that stands for one; None where it is read as ever.
+    """
+    ordinary_item, ordinary_float = FakeTensor.item, FakeTensor.__float__
+
+    def read_of(tensor: torch.Tensor) -> ComputedNumber | None:
+        is_asked = tensor.is_floating_point() and tensor.numel() == 1 and not is_known(tensor)
+        return read() if is_asked else None
+
+    def item(tensor: torch.Tensor) -> Any:
+        found = read_of(tensor)
+        return ordinary_item(tensor) if found is None else found
+
+    def as_float(tensor: torch.Tensor) -> Any:
+        found = read_of(tensor)
+        return ordinary_float(tensor) if found is None else float(found)  # Python takes no other type
+
+    def rounded(tensor: torch.Tensor) -> int:
+        return int(tensor)  # math.ceil and math.floor, which would ask for a float
+
+    with (
+        replaced(FakeTensor, "item", item),
+        replaced(FakeTensor, "__float__", as_float),
+        replaced(FakeTensor, "__ceil__", rounded),
+        replaced(FakeTensor, "__floor__", rounded),
+    ):
+        yield
