@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from memplan.torch_settings import TorchSettings
 
 
+_REQUIRED_FUNCTIONS = ("model", "batch", "loss", "optimizer")
+_OPTIONAL_FUNCTIONS = ("typical_batch", "sample_sizes", "loader", "shard", "evaluate", "evaluation_batch")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """What is trained: how to make the model, a batch, the loss and the optimizer.
@@ -59,7 +63,7 @@ class Workload:
             samples; None where it is as ``batch``.
 
     Raises:
-        WorkloadError: one of the four or the loader is no function, the model is handed over in place of its factory,
+        WorkloadError: what is to be a function is none, the model is handed over in place of its factory,
             gradients are zeroed at two places, or there is an evaluation batch and no evaluation.
     """
 
@@ -84,9 +88,9 @@ class Workload:
 
     def __post_init__(self) -> None:
         """Refuse what would fail in every child process."""
-        for role in ("model", "batch", "loss", "optimizer", "loader"):
+        for role in (*_REQUIRED_FUNCTIONS, *_OPTIONAL_FUNCTIONS):
             given = getattr(self, role)
-            if not callable(given) and (given is not None or role != "loader"):
+            if not callable(given) and (given is not None or role in _REQUIRED_FUNCTIONS):
                 raise WorkloadError(f"the workload's {role} is of type {type(given).__name__}", hint="give a function")
         if not isinstance(self.model, type) and hasattr(self.model, "parameters"):
             raise WorkloadError(

@@ -183,9 +183,7 @@ def scaled_counts(original: Any, factor: Fraction, *, like: Any) -> Any:
 
 def reason_for(change: RecipeChange, name: KnobName) -> str:
     """Return why a knob changes, in the planner's words where it gave any."""
-    schedule = name in (KnobName.ITERATIONS, KnobName.OPTIMIZER_STEPS)
-    given = change.reasons.get(name) or (change.reasons.get("schedule") if schedule else None)
-    return given or _DEFAULT_REASONS[name]
+    return change.reasons.get(name) or _DEFAULT_REASONS[name]
 
 
 _DEFAULT_REASONS = {

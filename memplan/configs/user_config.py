@@ -215,7 +215,7 @@ class RecipeChange:
 
     Args:
         recipe: the recipe the config shall set; its learning rate is left alone where it is None.
-        reasons: knob name -> why it changes; ``schedule`` is the reason for iteration-counted lengths.
+        reasons: knob name -> why it changes.
         iteration_factor: by how much lengths counted in forward/backward passes change, against the original config.
         optimizer_step_factor: by how much lengths counted in optimizer steps change, against the original config.
         options: planning facts kept in the marker, JSON-ready.

@@ -112,7 +112,7 @@ def estimate_config(config: UserConfig, request: EstimateRequest, observer: Obse
                 exact_sizes=tuple(each.micro_batch_size for each in recipes),
             )
             estimates += [traces.estimate(recipe) for recipe in recipes]
-            largest += _largest_micro_batches(recipes, device, options.max_util, traces)
+            largest += _largest_micro_batches(recipes, device, options, traces)
         is_single = len(estimates) == 1
         return Predictions(
             estimates=tuple(estimates),
@@ -124,15 +124,16 @@ def estimate_config(config: UserConfig, request: EstimateRequest, observer: Obse
 
 
 def _largest_micro_batches(
-    recipes: Sequence[Recipe], device: DeviceSpec, max_utilisation: float | None, traces: Traces
+    recipes: Sequence[Recipe], device: DeviceSpec, options: MemplanOptions, traces: Traces
 ) -> Iterator[LargestMicroBatch]:
     """Solve for the largest micro-batch of each precision, within the band's upper edge and within the device."""
-    defaults = PlanRequest()
-    cap = defaults.largest_micro_batch(max(recipe.micro_batch_size for recipe in recipes))
+    wanted = PlanRequest(micro_batch_cap=options.max_batch)
+    cap = wanted.largest_micro_batch(max(recipe.micro_batch_size for recipe in recipes))
+    max_utilisation = wanted.max_utilisation if options.max_util is None else options.max_util
     of_each_precision = {recipe.precision: recipe for recipe in recipes}
     for recipe in of_each_precision.values():
         peak_at = traces.process_peak(recipe)
-        for share in dict.fromkeys((max_utilisation or defaults.max_utilisation, 1.0)):
+        for share in dict.fromkeys((max_utilisation, 1.0)):
             limit_bytes = Band(total_bytes=device.total_bytes, min_utilisation=0, max_utilisation=share).upper_bytes
             size = largest_micro_batch(peak_at, limit_bytes=limit_bytes, cap=cap)
             yield LargestMicroBatch(

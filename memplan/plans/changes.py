@@ -85,8 +85,14 @@ def _reasons(recipe: Recipe, original: Recipe, request: PlanRequest, why: str) -
         "accumulation_steps": f"holds the global batch of {recipe.global_batch_size}" if held else why,
         "precision": why,
         "learning_rate": f"{_rate_reason(request)}, {batches}",
-        "schedule": f"counted in iterations, {batches}",
+        "iterations": f"counted in forward/backward passes, {_of_pass(original)} to {_of_pass(recipe)} samples each",
+        "optimizer_steps": f"counted in optimizer steps, {batches}",
     }
+
+
+def _of_pass(recipe: Recipe) -> int:
+    """Return the samples of one forward and backward pass on all replicas."""
+    return recipe.micro_batch_size * recipe.world_size
 
 
 def _rate_reason(request: PlanRequest) -> str:

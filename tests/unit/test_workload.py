@@ -20,6 +20,8 @@ def workload(**changes: object) -> memplan.Workload:
     [
         ({"optimizer": "adamw"}, "the workload's optimizer is of type str; give a function"),
         ({"loader": ["batches"]}, "the workload's loader is of type list; give a function"),
+        ({"evaluate": True}, "the workload's evaluate is of type bool; give a function"),
+        ({"sample_sizes": [1, 2]}, "the workload's sample_sizes is of type list; give a function"),
         ({"model": nn.Linear(2, 2)}, "the workload's model is a Linear, not a function that makes one; write model="),
         ({"evaluation_batch": torch.ones}, "the workload has an evaluation_batch and no evaluate; say what is done"),
         (
@@ -30,6 +32,8 @@ def workload(**changes: object) -> memplan.Workload:
     ids=[
         "a name for a function",
         "loaders for a function",
+        "a switch for a function",
+        "sizes for a function",
         "a model for its factory",
         "no evaluation",
         "gradients zeroed at two places",

@@ -40,20 +40,18 @@ def predicted_snapshot(
     labels: Sequence[tuple[str, ...]],
     *,
     config: AllocatorConfig = DEFAULT_CONFIG,
-    limit_bytes: int | None = None,
     cache_returns: Collection[int] = (),
     side_streams: Mapping[int, int] = NO_SIDE_STREAMS,
 ) -> dict[str, Any]:
     """Replay events and return every action of the allocator, and what it holds at the end.
 
-    A request that fails ends the timeline with an ``oom`` entry.
+    The allocator gets all it asks for: the timeline goes on where a card would be full.
 
     Args:
         block_ids: which block each event is about.
         sizes: bytes the event allocates for its block, as requested; 0 frees the block.
         labels: what to show for each block, innermost first, such as operator, module and phase; indexed by block.
         config: the allocator's settings.
-        limit_bytes: what the allocator may hold from the driver; None for all it asks for.
         cache_returns: events before which what is cached is returned to the driver.
         side_streams: the stream of each block that is not made on the default stream, by block.
 
@@ -61,7 +59,7 @@ def predicted_snapshot(
         TraceError: a block is freed that is not allocated.
     """
     recorder = _Recorder()
-    allocator = CachingAllocator(config, limit_bytes=limit_bytes, listener=recorder.note_segment)
+    allocator = CachingAllocator(config, listener=recorder.note_segment)
     for recorder.event, (block, size_bytes) in enumerate(zip(block_ids, sizes, strict=True)):
         recorder.stream = side_streams.get(block, DEFAULT_STREAM)
         recorder.frames = [{"filename": "", "line": 0, "name": label} for label in labels[block]]
@@ -69,8 +67,8 @@ def predicted_snapshot(
             allocator.release_cached()
         if not size_bytes:
             recorder.free(allocator, block)
-        elif not recorder.allocate(allocator, block, size_bytes, config.rounded_bytes(size_bytes)):
-            break
+        else:
+            recorder.allocate(allocator, block, size_bytes, config.rounded_bytes(size_bytes))
     return {
         "segments": list(recorder.segments(allocator, is_expandable=config.expandable_segments)),
         "device_traces": [recorder.entries],
@@ -101,17 +99,15 @@ class _Recorder:
     _live: dict[int, _Held] = field(default_factory=dict)
     _ranges: list[tuple[int, int]] = field(default_factory=list)  # held from the driver, [begin, end) in units
 
-    def allocate(self, allocator: CachingAllocator, block: int, size_bytes: int, rounded_bytes: int) -> bool:
+    def allocate(self, allocator: CachingAllocator, block: int, size_bytes: int, rounded_bytes: int) -> None:
         found = allocator.allocate(rounded_bytes // UNIT_BYTES, self.stream)
         if found is None:
-            self._note("oom", size_bytes, device_free=0)
-            return False
+            raise TraceError(f"event {self.event}: {size_bytes} bytes are more than there are addresses for")
         held = _Held(
             address=found[0], size=found[1], requested_bytes=size_bytes, frames=self.frames, stream=self.stream
         )
         self._live[block] = held
         self._note("alloc", size_bytes, addr=held.address * UNIT_BYTES)
-        return True
 
     def free(self, allocator: CachingAllocator, block: int) -> None:
         held = self._live.pop(block, None)

@@ -36,8 +36,8 @@ from memplan.estimators.lowering.inductor_values import owner_of, size_bytes_of
 from memplan.estimators.recorder.capture_context import as_if_compiling, forget_modules, module_path_of
 from memplan.estimators.recorder.compiled_calls import NotCapturableError
 from memplan.estimators.recorder.function_call import FunctionCall
-from memplan.estimators.recorder.tensors_apart import put_together, taken_apart
 from memplan.results import Component
+from memplan.training.tensors_apart import put_together, taken_apart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

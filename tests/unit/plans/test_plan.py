@@ -189,3 +189,11 @@ def _changes(diff: str) -> list[str]:
 )
 def test_the_reason_for_a_rate_says_which_rule_was_used(request_: PlanRequest, reason: str) -> None:
     assert change_to(THEN, NOW, request_, why="seen").reasons["learning_rate"] == reason
+
+
+def test_lengths_follow_the_samples_of_a_pass_or_of_an_optimizer_step() -> None:
+    held = Recipe(micro_batch_size=16)
+    now = Recipe(micro_batch_size=4, accumulation_steps=4)
+    reasons = change_to(held, now, PlanRequest(global_batch_size=16), why="seen").reasons
+    assert reasons["iterations"] == "counted in forward/backward passes, 4 to 16 samples each"
+    assert reasons["optimizer_steps"] == "counted in optimizer steps, global batch 16 to 16"

@@ -28,7 +28,7 @@ runner = dict(type='IterBasedRunner', max_iters=2000)
 LEAF = "_base_ = ['./base.py']\ndata = dict(samples_per_gpu=4)\nmemplan = dict(workload='net.workload:make')\n"
 CHANGE = RecipeChange(
     recipe=Recipe(micro_batch_size=12, accumulation_steps=2, precision="fp16", learning_rate=1.2e-3),
-    reasons={"micro_batch_size": "72 % of 24 GiB", "schedule": "global batch 4 to 24"},
+    reasons={"micro_batch_size": "72 % of 24 GiB", "iterations": "global batch 4 to 24"},
     iteration_factor=Fraction(1, 3),
     options={"max_util": 0.8},
 )
@@ -92,7 +92,7 @@ def test_no_line_but_the_marker_is_wider_than_120_columns(tmp_path: Path) -> Non
     )
     change = RecipeChange(
         recipe=Recipe(micro_batch_size=8, learning_rate=0.2),
-        reasons={"micro_batch_size": "a long reason " * 20, "schedule": "counted in iterations " * 9},
+        reasons={"micro_batch_size": "a long reason " * 20, "iterations": "counted in iterations " * 9},
         iteration_factor=Fraction(1, 2),
     )
     *lines, marker = patched_text(read_config(tmp_path / "x.py"), change).splitlines()

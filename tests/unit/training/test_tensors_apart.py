@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from memplan.estimators.recorder.tensors_apart import put_together, taken_apart
+from memplan.training.tensors_apart import put_together, taken_apart
 
 
 @dataclass

@@ -22,7 +22,7 @@ def taken_apart(value: Any) -> tuple[tuple[torch.Tensor, ...], bytes]:
     rest = io.BytesIO()
     packer = _Packer(rest)
     packer.dump(value)
-    return tuple(packer.tensors.values()), rest.getvalue()
+    return tuple(packer.tensors), rest.getvalue()
 
 
 def put_together(tensors: Sequence[torch.Tensor], rest: bytes) -> Any:
@@ -33,13 +33,16 @@ def put_together(tensors: Sequence[torch.Tensor], rest: bytes) -> Any:
 class _Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file)
-        self.tensors: dict[int, torch.Tensor] = {}
+        self.tensors: list[torch.Tensor] = []
+        self._numbers: dict[int, int] = {}
 
     def persistent_id(self, value: Any) -> int | None:
         if not isinstance(value, torch.Tensor):
             return None
-        self.tensors.setdefault(id(value), value)
-        return list(self.tensors).index(id(value))
+        if id(value) not in self._numbers:
+            self._numbers[id(value)] = len(self.tensors)
+            self.tensors.append(value)
+        return self._numbers[id(value)]
 
 
 class _Unpacker(pickle.Unpickler):
