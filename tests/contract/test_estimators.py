@@ -253,12 +253,23 @@ class ClampsAny(nn.Linear):
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
         result = super().forward(batch)
-        return result.sin().cos() if bool((result > 5).any()) is self.if_any else result
+        return result.sin().cos() if self.holds(result) is self.if_any else result
+
+    def holds(self, result: torch.Tensor) -> bool:
+        return bool((result > 5).any())
 
 
+class ComparesAll(ClampsAny):
+    """Does so where the result equals its opposite, or does not; it never equals a part of itself."""
+
+    def holds(self, result: torch.Tensor) -> bool:
+        return torch.equal(result, -result) and not torch.equal(result, result[:, 1:])
+
+
+@pytest.mark.parametrize("model", [ClampsAny, ComparesAll])
 @pytest.mark.parametrize("if_any", [False, True])
-def test_branches_on_conditions_are_tried_both_ways_on_a_card(*, if_any: bool) -> None:
-    trace = traced(linear_workload(model=lambda: ClampsAny(if_any=if_any)), CARD)
+def test_branches_on_conditions_are_tried_both_ways_on_a_card(model: type[ClampsAny], *, if_any: bool) -> None:
+    trace = traced(linear_workload(model=lambda: model(if_any=if_any)), CARD)
     assert trace.method == "fake-tensor trace"
     certain = traced(linear_workload(loss=lambda model, batch: model(batch).sin().cos().sum()), CARD)
     found, expected = (estimate(each, micro_batch_size=512, device=CARD) for each in (trace, certain))

@@ -37,6 +37,7 @@ _LITERAL_FACTORIES = (
     torch.ops.aten.zeros,
     torch.ops.aten.ones,
     torch.ops.aten.full,
+    torch.ops.aten.scalar_tensor,
 )
 _INDEXED = (torch.ops.aten.index.Tensor, torch.ops.aten._unsafe_index.Tensor)  # noqa: SLF001 - an operator
 

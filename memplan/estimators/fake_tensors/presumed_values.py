@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _NUMBER = 1
 _READ = torch.ops.aten._local_scalar_dense.default  # noqa: SLF001 - what .item() and float() call
+_EQUAL = torch.ops.aten.equal.default
 _NEVER = (torch.ops.aten.isnan.default, torch.ops.aten.isinf.default)
 _COMPARISONS = {  # operator -> its result for equal operands; isfinite is composed of these
     torch.ops.aten.eq.Tensor: True,
@@ -40,8 +41,13 @@ def presumed_truth(operator: OpOverload, args: tuple[Any, ...]) -> bool | None:
 
 
 def reads_condition(operator: OpOverload, args: tuple[Any, ...]) -> bool:
-    """Whether the operator reads a truth value, by which Python code takes a branch."""
-    return operator is _READ and args[0].dtype is torch.bool
+    """Whether the operator reads a truth value, or compares all values, by which Python code takes a branch."""
+    return operator is _EQUAL or (operator is _READ and args[0].dtype is torch.bool)
+
+
+def differ_in_shape(operator: OpOverload, args: tuple[Any, ...]) -> bool:
+    """Whether the operator compares all values of two tensors that cannot be equal."""
+    return operator is _EQUAL and args[0].shape != args[1].shape
 
 
 class PresumedReads:

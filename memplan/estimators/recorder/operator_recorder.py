@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 from memplan.estimators.absent_card.cached_memory import EMPTY_CACHE
 from memplan.estimators.fake_tensors.fake_results import corrected_result
 from memplan.estimators.fake_tensors.known_values import is_known, run_with_known_values
-from memplan.estimators.fake_tensors.presumed_values import PresumedReads, reads_condition
+from memplan.estimators.fake_tensors.presumed_values import PresumedReads, differ_in_shape, reads_condition
 from memplan.estimators.fake_tensors.replaced import replaced
 from memplan.estimators.fake_tensors.value_writes import only_writes
 from memplan.estimators.lowering.kernel_rules import KEYWORDS_READ
@@ -186,6 +186,8 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
 
     def _presumed_answer(self, func: Any, args: tuple[Any, ...]) -> bool | float | None:
         """Presume the value that an operator reads; None where a model decides by it, and nothing may be presumed."""
+        if differ_in_shape(func, args):
+            return False
         if self._choices is not None and self._draws is not None and reads_condition(func, args):
             return self._choices.decide(self._draws, self._paths.current)
         is_answered = not self._paths.is_inside and self.presumed.can_answer(func, args)

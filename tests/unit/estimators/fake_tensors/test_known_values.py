@@ -209,3 +209,11 @@ def test_a_view_of_known_values_may_repeat_them_beyond_what_is_computed(fakes: T
         of_each_image = levels.expand(5, -1)
         assert of_each_image[4, :8].unique().tolist() == [0, 1]
         assert not is_known(levels.expand(9, -1))
+
+
+def test_a_mask_filled_with_numbers_that_the_code_writes_down_is_known(fakes: TraceFakeMode) -> None:
+    mask = learned(fakes, torch.tensor([True, False]))
+    with fakes, Knowing(fakes):
+        filled = torch.where(mask, torch.zeros(()), -3.0)
+        assert (filled < 0).any()
+        assert filled.tolist() == [0.0, -3.0]
