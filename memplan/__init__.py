@@ -15,7 +15,15 @@ from memplan.version import __version__
 
 if TYPE_CHECKING:
     from memplan.api import estimate, plan, probe
-    from memplan.errors import MemplanError
+    from memplan.errors import (
+        ConfigError,
+        DeviceError,
+        MemplanError,
+        NothingFitsError,
+        TraceError,
+        UsageError,
+        WorkloadError,
+    )
     from memplan.integrations.plain import executable_batch_size
     from memplan.plans import Plan
     from memplan.recipe import Precision, Recipe
@@ -25,8 +33,11 @@ if TYPE_CHECKING:
     from memplan.worst_case import worst_batch
 
 _MODULES = {
+    "ConfigError": "memplan.errors",
+    "DeviceError": "memplan.errors",
     "Estimate": "memplan.results",
     "MemplanError": "memplan.errors",
+    "NothingFitsError": "memplan.errors",
     "Outcome": "memplan.results",
     "OutcomeKind": "memplan.results",
     "Plan": "memplan.plans",
@@ -34,8 +45,11 @@ _MODULES = {
     "Precision": "memplan.recipe",
     "ProbeResult": "memplan.results",
     "Recipe": "memplan.recipe",
+    "TraceError": "memplan.errors",
     "Trial": "memplan.results",
+    "UsageError": "memplan.errors",
     "Workload": "memplan.workload",
+    "WorkloadError": "memplan.errors",
     "estimate": "memplan.api",
     "executable_batch_size": "memplan.integrations.plain",
     "plan": "memplan.api",
@@ -45,8 +59,11 @@ _MODULES = {
 }
 
 __all__ = [
+    "ConfigError",
+    "DeviceError",
     "Estimate",
     "MemplanError",
+    "NothingFitsError",
     "Outcome",
     "OutcomeKind",
     "Plan",
@@ -54,8 +71,11 @@ __all__ = [
     "Precision",
     "ProbeResult",
     "Recipe",
+    "TraceError",
     "Trial",
+    "UsageError",
     "Workload",
+    "WorkloadError",
     "__version__",
     "estimate",
     "executable_batch_size",

@@ -107,7 +107,8 @@ def probe(
         max_batch: largest micro-batch to consider; None for 4096, or eight times the original one.
         world_size: data-parallel replicas; None for as many as the recipe says.
         wait: wait until as much memory is free as the step may use.
-        wait_limit: longest time to wait, in seconds or as ``30min``; None for as long as it takes.
+        wait_limit: longest time to wait, in seconds or as ``30min``; None for as long as it takes. It alone has memplan
+            wait, too.
         trace_limit: longest time one trace may take, in the same form; None for ten minutes.
         trial_limit: longest time to a trial's first step, and for its steps, in the same form; None for 30 and 15
             minutes.
@@ -177,7 +178,8 @@ def plan(
     wait and return the same plan, or raise the same error.
 
     An argument that is None falls back to the config's own ``memplan`` section, then to the defaults of the command
-    line: the first live card or else the CPU, a band of 0.6 to 0.8, the linear rule.
+    line: the first live card or else the CPU, a band of 0.6 to 0.8, the linear rule or, where the
+    global batch is held, none.
 
     Args:
         config_or_workload: a config file, several in the order of the training command, or a workload; with
@@ -203,7 +205,8 @@ def plan(
         loader: let the patch change settings of the data loader too, by the rules of
             :mod:`memplan.recommend.data_loader`; None for what the config says.
         wait: wait until as much memory is free as the plan may use.
-        wait_limit: longest time to wait, in seconds or as ``30min``; None for as long as it takes.
+        wait_limit: longest time to wait, in seconds or as ``30min``; None for as long as it takes. It alone has memplan
+            wait, too.
         trace_limit: longest time one trace may take, in the same form; None for ten minutes.
         trial_limit: longest time to a trial's first step, and for its steps, in the same form; None for 30 and 15
             minutes.

@@ -18,9 +18,9 @@ from memplan.devices.driver import device_used_bytes, process_used_bytes
 from memplan.devices.host_memory import peak_resident_bytes
 from memplan.errors import StoreError, UsageError
 from memplan.launchers import read_launch
-from memplan.planning.present import REPEATABILITY
 from memplan.plans import Plan
 from memplan.probe.journal import Journal
+from memplan.recommend.band import REPEATABILITY
 from memplan.training_checks import CheckVerdict, TrainingCheck, TrainingPeaks
 from memplan.units import format_bytes
 

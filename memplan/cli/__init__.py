@@ -134,7 +134,8 @@ def main() -> None:
         sys.exit(_exit_code_of(error))
     except SystemExit as ended:
         if ended.code == ExitCode.INTERRUPTED:
-            resumes = "; finished trials are kept, and the same command resumes" if "probe" in sys.argv else ""
+            command = next((each for each in sys.argv[1:] if not each.startswith("-")), "")
+            resumes = "; finished trials are kept, and the same command resumes" if command == "probe" else ""
             typer.echo(f"memplan: interrupted{resumes}", err=True)
             _tell_programs(KeyboardInterrupt("interrupted"))
         raise

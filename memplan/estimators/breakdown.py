@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from memplan.estimators.step_trace import Timeline
 
-_SHARES_SHOWN = 10
+_SHARES_KEPT = 10
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 _NUMBER_WITHIN = re.compile(r"(?<![^.])\d+(?=\.)")
 
@@ -47,7 +47,7 @@ def largest_shares(
     for each in np.flatnonzero(sums).tolist():
         held_bytes[names[each]] += int(sums[each])
         holders[names[each]] += 1
-    largest = held_bytes.most_common(_SHARES_SHOWN)
+    largest = held_bytes.most_common(_SHARES_KEPT)
     return tuple(PeakShare(name=name, held_bytes=held, holder_count=holders[name]) for name, held in largest)
 
 

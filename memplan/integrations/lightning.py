@@ -146,8 +146,7 @@ def _refuse_what_cannot_be_planned(settings: Mapping[str, Any], module: Any) -> 
             f"{name} optimizes manually (automatic_optimization = False), and memplan cannot see its steps",
             hint=RUN_AS_IT_IS,
         )
-    callbacks = settings.get("callbacks") or ()
-    for each in (callbacks,) if isinstance(callbacks, Callback) else callbacks:
+    for each in _callbacks(settings):
         if isinstance(each, GradientAccumulationScheduler):
             steps = max(each.scheduling.values())
             raise UsageError(
@@ -197,12 +196,16 @@ def _validates(settings: Mapping[str, Any], module: Any, *, has_data: bool) -> b
 
 def _averages_on_device(settings: Mapping[str, Any]) -> bool:
     """Whether a callback keeps an average of the weights on the device, as it does where its ``device`` is None."""
-    given = settings.get("callbacks") or ()
     return any(
         any(each.__name__ in _AVERAGING for each in type(callback).__mro__)
         and "cpu" not in str(getattr(callback, "_device", None))
-        for callback in (given if isinstance(given, list | tuple) else (given,))
+        for callback in _callbacks(settings)
     )
+
+
+def _callbacks(settings: Mapping[str, Any]) -> list[Any]:
+    given = settings.get("callbacks") or ()
+    return [given] if isinstance(given, Callback) else list(given)
 
 
 def _device(settings: Mapping[str, Any]) -> str | None:

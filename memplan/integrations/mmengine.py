@@ -65,9 +65,7 @@ def tune(cfg: Any, **options: Unpack[PlanOptions]) -> tuple[Any, Plan]:
     registered = _registered()
     step = RunnerStep(Parcel((cfg, registered)), modules=registered.modules)
     plan = planned(
-        step.workload(
-            grad_clip_norm=_clip_norm(cfg.optim_wrapper), evaluates=_validates(cfg), ema=_averages_on_device(cfg)
-        ),
+        _workload_of(step, cfg),
         cfg.to_dict(),
         format_name=_FORMAT,
         options=options,
@@ -89,6 +87,10 @@ def make_workload(config: Mapping[str, Any]) -> Workload:
         import_modules_from_strings(**cfg.custom_imports)
     step = RunnerStep(Parcel((cfg, Registered(modules=(), classes=()))), modules=())
     step.set_up()
+    return _workload_of(step, cfg)
+
+
+def _workload_of(step: RunnerStep, cfg: Any) -> Workload:
     return step.workload(
         grad_clip_norm=_clip_norm(cfg.optim_wrapper), evaluates=_validates(cfg), ema=_averages_on_device(cfg)
     )

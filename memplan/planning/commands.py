@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan.configs import for_replicas, read_config
-from memplan.errors import ConfigError, UsageError
+from memplan.errors import ConfigError, MemplanError, UsageError
 from memplan.planning.subject import Subject, subject_of_config
 from memplan.plans.changes import COMMAND_PRECISION
 from memplan.probe.commands.template import PlaceholderName, fill_command, fill_template, parse_template
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from memplan.plans import PlanRequest
     from memplan.probe.commands.template import CommandTemplate
 
-FEWEST_STEPS = 3  # two until memory has settled, and one to time
+_FEWEST_ASKED_STEPS = 3  # two until memory has settled, and one to time
 _DEFAULT_STEPS = 10
 _FIRST_MICRO_BATCH = 4
 
@@ -91,9 +91,8 @@ def config_beside(
     except ConfigError as error:
         if command is None or format_name is not None or knob_keys or not all(each.is_file() for each in paths):
             raise
-        if "--command" in (error.hint or ""):
-            error.hint = None  # a command is given already
-        return None, (f"no patch: {error}",)
+        told = MemplanError(error.problem, where=error.where)  # without the hint, which may be to give a command
+        return None, (f"no patch: {told}",)
 
 
 def subject_for(
@@ -131,8 +130,10 @@ def subject_of_command(
         UsageError: a placeholder is unknown or has no value, or the request needs one that is missing.
         ConfigError: the config holds the batch of all replicas, which they cannot share evenly.
     """
-    if command.steps < FEWEST_STEPS:
-        raise UsageError(f"steps {command.steps} must be at least {FEWEST_STEPS}", hint="memory settles in the second")
+    if command.steps < _FEWEST_ASKED_STEPS:
+        raise UsageError(
+            f"steps {command.steps} must be at least {_FEWEST_ASKED_STEPS}", hint="memory settles in the second"
+        )
     template = parse_template(command.template)
     if template.has(PlaceholderName.PATCHED_CONFIG):
         _require_one_file(config)

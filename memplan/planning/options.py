@@ -78,6 +78,8 @@ def parse_budget(budget: str | int | None) -> int | None:
     """
     if budget is None:
         return None
+    if isinstance(budget, bool) or not isinstance(budget, int | str):
+        raise UsageError(f"budget {budget!r} is not understood", hint="write a whole number of bytes, or it as '10GiB'")
     try:
         budget_bytes = parse_bytes(budget) if isinstance(budget, str) else budget
     except UnitError as error:
@@ -129,8 +131,17 @@ def parse_precisions(names: str | Sequence[str] | None) -> tuple[Precision, ...]
 
 
 def parse_devices(text: str | None) -> tuple[str, ...] | None:
-    """Read names of devices such as ``t4,rtx-3090``, each once; None stays None."""
-    return None if text is None else tuple(dict.fromkeys(each.strip() for each in text.split(",")))
+    """Read names of devices such as ``t4,rtx-3090``, each once; None stays None.
+
+    Raises:
+        UsageError: there is nothing before or behind a comma.
+    """
+    if text is None:
+        return None
+    names = [each.strip() for each in text.split(",")]
+    if not all(names):
+        raise UsageError(f"device {text!r} must be names of devices", hint="write it like t4,rtx-3090")
+    return tuple(dict.fromkeys(names))
 
 
 def parse_sizes(text: str | None) -> tuple[int, ...] | None:

@@ -8,6 +8,7 @@ from memplan.planning.command_notes import command_notes
 from memplan.planning.recommendation import Recommendation, accumulation_notes, cap_reason, sentences
 from memplan.planning.writing.patching import ScaledRecipe, scale
 from memplan.plans.changes import COMMAND_PRECISION, DEVICE_TOTAL
+from memplan.recommend.band import REPEATABILITY
 from memplan.recommend.choice import explain
 from memplan.recommend.knee import knee_reason
 
@@ -17,10 +18,6 @@ if TYPE_CHECKING:
     from memplan.planning.trials.live import LiveSearch
     from memplan.recipe import Recipe
     from memplan.results import Trial
-
-# A recipe that was planned before is left alone while it is no further than this from the band. On the CPU two runs of
-# one recipe differ by an activation-sized block or two, as the heap fragments: six runs spread over 6.7 % of 640 MiB.
-REPEATABILITY = 0.05
 
 _SETTLED = "memplan planned this recipe before, for the same wishes, and its peak is where it was promised."
 

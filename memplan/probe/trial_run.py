@@ -103,7 +103,7 @@ def _step_on_typical_batch(state: TrainingState) -> None:
 
 
 def _on_typical_batch(state: TrainingState) -> TrainingState:
-    """Return a training whose batch is a typical one; None where all are alike."""
+    """Return a training whose batch is a typical one; it is None where all are alike."""
     with blamed_on_user():
         batch = state.workload.typical_batch(state.recipe.micro_batch_size) if state.workload.typical_batch else None
     return replace(state, batch=batch)

@@ -10,6 +10,8 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from memplan.report.wording import NOTHING
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
 
 GOOD, BAD, QUIET = "green", "red", "dim"
 _GAP = 2  # between columns
-_NOTHING = "-"
 _LONGEST_WHOLE_WORD = 16  # longer ones, such as keys of configs, may be broken
 
 
@@ -64,7 +65,7 @@ class _PlainTable(Table):
             lines = [
                 Text.assemble("  ", (f"{name.plain:<{longest}}", QUIET), "  ", cell)
                 for name, cell in zip(names[1:], rest, strict=True)
-                if cell.plain != _NOTHING
+                if cell.plain != NOTHING
             ]
             yield hanging(lines, indent=longest + 4)
 

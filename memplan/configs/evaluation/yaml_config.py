@@ -22,7 +22,7 @@ from memplan.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-BASE_KEY = "_BASE_"
+_YACS_BASE_KEY = "_BASE_"
 _MAX_DEPTH = 20
 
 
@@ -134,7 +134,7 @@ def _inheriting(
     values = yaml_values(source, empty=empty, notes=notes)
     if not isinstance(values, dict):
         return _Chain(values=values, notes=tuple(notes))
-    named = values.pop(BASE_KEY) if isinstance(values.get(BASE_KEY), str) else None
+    named = values.pop(_YACS_BASE_KEY) if isinstance(values.get(_YACS_BASE_KEY), str) else None
     if named is not None:
         base_source = read_source(_path_of(named, source), texts=texts)
         base = _inheriting(base_source, texts, above=(*above, source.path))
@@ -149,5 +149,5 @@ def _inheriting(
 
 def _path_of(named: str, source: SourceFile) -> Path:
     if "://" in named:
-        raise ConfigError(f"{BASE_KEY} {named!r} is not a file of this machine", where=str(source.path))
+        raise ConfigError(f"{_YACS_BASE_KEY} {named!r} is not a file of this machine", where=str(source.path))
     return source.path.parent / Path(named).expanduser()

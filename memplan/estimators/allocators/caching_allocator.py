@@ -1,6 +1,6 @@
 """The CUDA caching allocator as a replay: what a stream of allocations and frees takes from the card.
 
-Follows ``c10/cuda/CUDACachingAllocator.cpp`` of torch 2.9 to 2.13 for one device. A block is cached for the stream that
+Follows ``c10/cuda/CUDACachingAllocator.cpp`` of torch 2.9 to 2.15 for one device. A block is cached for the stream that
 it was made on. Not modelled: that one which other streams use (``record_stream``) is cached later, that garbage is
 collected on other streams than the default one, private pools of CUDA graphs, and failures of the driver other than the
 given limit.

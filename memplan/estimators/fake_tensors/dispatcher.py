@@ -1,5 +1,6 @@
-# ruff: noqa: SLF001 - torch keeps the Python side of its dispatcher private
 """Python kernels in torch's dispatcher."""
+
+# ruff: noqa: SLF001 - torch keeps the Python side of its dispatcher private
 
 from __future__ import annotations
 

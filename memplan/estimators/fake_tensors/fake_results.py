@@ -1,4 +1,3 @@
-# ruff: noqa: SLF001 - some operators are private
 """Operators whose rules for fake tensors (torch 2.13) allocate differently from their kernels, or refuse more.
 
 - Sparse results: the rules return no elements, kernels keep all (for embedding bags one per index:
@@ -24,6 +23,8 @@
 - Batch norm on the CPU: the result is contiguous or channels-last, and of single pixels, which are both, contiguous
   (``suggest_memory_format_contig`` in ``aten/src/ATen/native/Normalization.cpp``).
 """
+
+# ruff: noqa: SLF001 - some operators are private
 
 from __future__ import annotations
 

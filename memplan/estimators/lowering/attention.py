@@ -1,9 +1,10 @@
-# ruff: noqa: SLF001 - the kernels behind attention are private operators of torch
 """Attention on a card: the kernel selection of ``sdp_utils.cpp``, and the call of the selected kernel.
 
 Sources: ``aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`` and ``attention.cpp`` of torch 2.13, and what 2.11,
 2.14 and 2.15 choose (``benchmarks/attention_choices.py``).
 """
+
+# ruff: noqa: SLF001 - the kernels behind attention are private operators of torch
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-# ruff: noqa: SLF001 - the kernels behind norms are private operators of torch
 """Normalisation on CUDA: on a contiguous copy of the input, which is saved for the backward pass, or by one kernel.
 
 cuDNN's batch norm accepts channels-last as well (``_batch_norm_impl_index`` and ``_select_batch_norm_backend`` in
 ``aten/src/ATen/native/Normalization.cpp``), ATen's group norm does not until torch 2.14 (``group_norm.cpp``). cuDNN's
 reserve space, which is empty except in its persistent mode, is not counted.
 """
+
+# ruff: noqa: SLF001 - the kernels behind norms are private operators of torch
 
 from __future__ import annotations
 

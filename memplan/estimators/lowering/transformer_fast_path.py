@@ -1,10 +1,11 @@
-# ruff: noqa: SLF001 - the kernels of the fast path are private operators of torch
 """The path that layers of transformers take in evaluation, without gradients and autocast: one operator each.
 
 Sources: ``transformer.cpp``, ``attention.cpp`` and ``cuda/attention.cu`` in ``aten/src/ATen/native/transformers``,
 ``NestedTensorTransformerFunctions.cpp`` in ``aten/src/ATen/native/nested``, and ``masked_softmax_cuda`` in
 ``aten/src/ATen/native/cuda/SoftMax.cu``, of torch 2.13, and the allocations of 2.11 and 2.12 themselves.
 """
+
+# ruff: noqa: SLF001 - the kernels of the fast path are private operators of torch
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from memplan.probe.trials import TrialRequest
     from memplan.results import Measurement
 
-FEWEST_STEPS = 2  # the first one makes the optimizer's state, so its peak says too little
+_FEWEST_MEASURED_STEPS = 2  # the first one makes the optimizer's state, so its peak says too little
 _SHELL_SIGNAL_BASE = 128
 _LAST_TRACEBACK_LINE = re.compile(
     r"^(?P<type>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\w*)(?:: (?P<text>.*))?$"
@@ -65,7 +65,7 @@ def judge_ending(ending: CommandEnding) -> TrialVerdict | None:
         return next((each for each in verdicts if each.kind.is_too_large), verdicts[0])
     if ending.return_code:
         return _of_status(ending)
-    if steps_taken(ending.events) >= FEWEST_STEPS:
+    if steps_taken(ending.events) >= _FEWEST_MEASURED_STEPS:
         return None
     if any(isinstance(event, StepSkipped) for event in ending.events):
         return TrialVerdict(kind=OutcomeKind.NON_FINITE_LOSS, evidence="the gradient scaler skipped every step")
@@ -103,7 +103,7 @@ def steps_taken(events: Sequence[Event]) -> int:
 def why_no_steps(events: Sequence[Event]) -> str:
     """Say how far a command came on its way to the first optimizer steps."""
     if steps_taken(events):
-        return f"took no more than {steps_taken(events)} optimizer step; {FEWEST_STEPS} are needed"
+        return f"took no more than {steps_taken(events)} optimizer step; {_FEWEST_MEASURED_STEPS} are needed"
     if not any(isinstance(event, ProcessStarted) for event in events):
         return (
             "no Python process in it could be observed; is PYTHONPATH kept (PYTHONPATH=x:$PYTHONPATH, no python -I or "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -77,7 +79,6 @@ def test_sizes_and_precisions_are_lists_with_commas() -> None:
 
 def test_devices_to_compare_are_named_once_each() -> None:
     assert parse_devices("t4, rtx-3090,t4") == ("t4", "rtx-3090")
-    assert parse_devices("") == ("",)
     assert parse_devices(None) is None
 
 
@@ -136,3 +137,15 @@ def test_the_replicas_are_those_the_launcher_starts_unless_said_otherwise(monkey
     assert request_from(MemplanOptions(), replicas=8).world_size == 8
     monkeypatch.delenv("WORLD_SIZE")
     assert request_from(MemplanOptions()).world_size is None
+
+
+@pytest.mark.parametrize("budget", [2.5e9, True])
+def test_a_budget_is_a_whole_number_of_bytes(budget: Any) -> None:
+    with pytest.raises(UsageError, match=f"budget {budget} is not understood; write a whole number of bytes"):
+        request_from(MemplanOptions(budget=budget))
+
+
+@pytest.mark.parametrize("text", ["", "t4,"])
+def test_a_comma_stands_between_two_devices(text: str) -> None:
+    with pytest.raises(UsageError, match=f"device '{text}' must be names of devices; write it like t4,rtx-3090"):
+        parse_devices(text)
