@@ -44,6 +44,12 @@ def mean_square_of_a_form(model: nn.Module, batch: torch.Tensor) -> torch.Tensor
     return torch.func.functional_call(form, dict(model.named_parameters()), batch).square().mean()
 
 
+def mean_of_a_branch(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    result = model(batch)
+    taken = torch.cond(batch.square().sum() > 0, lambda x: x.sin().cos().exp(), lambda x: 2 * x, (result,))
+    return taken.square().mean()
+
+
 def critic() -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(3, 16, 3, 2, 1), nn.LeakyReLU(0.2), nn.Conv2d(16, 32, 3, 2, 1), nn.Flatten(), nn.Linear(2048, 1)
@@ -90,6 +96,10 @@ def vectors(count: int) -> torch.Tensor:
     return torch.randn(count, 256)
 
 
+def sequences(count: int) -> torch.Tensor:
+    return torch.randn(count, 1024, 256)
+
+
 def distinct_words(count: int) -> torch.Tensor:
     return torch.arange(count * 16).view(count, 16)
 
@@ -118,6 +128,9 @@ STEPS: dict[str, Callable[[], Workload]] = {
     "weights that a copy on the meta device is called with": lambda: Workload(
         model=lambda: nn.Linear(256, 256), batch=vectors, loss=mean_square_of_a_form, optimizer=plain_adam
     ),
+    "a branch of torch.cond": lambda: Workload(
+        model=lambda: nn.Linear(256, 256), batch=sequences, loss=mean_of_a_branch, optimizer=plain_adam
+    ),
     "convolutions of few channels": lambda: Workload(
         model=few_channels, batch=images, loss=mean_square, optimizer=plain_adam
     ),
@@ -134,6 +147,7 @@ def measured_peak_bytes(workload: Workload, recipe: Recipe) -> int:
     return attribute_step(training).allocated_bytes - before
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # Dynamo asks for it, which captures torch.cond
 @pytest.mark.parametrize(
     "make",
     # with AVX2 the gradient of a strided convolution's image, of three channels, takes a copy of the image more

@@ -23,6 +23,7 @@ from memplan.estimators.fake_tensors.storage_addresses import addressed_storages
 from memplan.estimators.lowering.target_device import inductor_card_of, kernels_of
 from memplan.estimators.recorder.backward_thread import BackwardThread
 from memplan.estimators.recorder.compiled_calls import CompiledCalls, compile_copies
+from memplan.estimators.recorder.conditional_branches import tracing_conditional_branches
 from memplan.estimators.recorder.fake_model import (
     attributes_left_on_host,
     fake_copy,
@@ -179,6 +180,7 @@ class StepRecorder:
             to_numpy,
             hiding_fakes(),
             numbers,
+            tracing_conditional_branches(),
             ledger.following_resizes(),
             operators.paused_for_whole_shapes(),
             launches,
