@@ -611,6 +611,42 @@ def test_data_parallel_training_keeps_every_gradient_a_second_time() -> None:
     assert found.uncounted == ("NCCL's buffers for sending gradients",)
 
 
+class AttendsToLines(nn.Linear):
+    """Attends within samples of unlike lengths, 8 heads of 64 numbers each."""
+
+    def forward(self, lines: torch.Tensor) -> torch.Tensor:
+        heads = super().forward(lines).unflatten(-1, [8, 64]).transpose(1, 2)
+        return nn.functional.scaled_dot_product_attention(heads, heads, heads).transpose(1, 2).flatten(-2)
+
+
+@pytest.mark.parametrize("device", [CPU, CARD], ids=["cpu", "card"])
+def test_attention_to_nested_tensors_is_computed_and_told_of(device: DeviceSpec) -> None:
+    def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        lines = torch.nested.nested_tensor([each.expand(8, 512) for each in batch], layout=torch.jagged)
+        return model(lines).values().square().mean()
+
+    found = traced(linear_workload(model=lambda: AttendsToLines(512, 512), loss=loss), device)
+    assert found.method.startswith("real CPU run")
+    (told,) = found.uncounted
+    assert told.startswith("what these kernels take inside: operators on nested tensors (")
+
+
+def loss_by_a_kernel_of_its_own(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    library = torch.library.Library("memplan_lines", "FRAGMENT")
+    if not hasattr(torch.ops.memplan_lines, "shifted"):
+        library.define("shifted(Tensor x) -> Tensor")
+        library.impl("shifted", lambda x: x + 1, "CompositeExplicitAutograd")
+    with torch.no_grad():
+        target = torch.ops.memplan_lines.shifted(batch)
+    return (model(batch) - target).square().mean()
+
+
+@pytest.mark.parametrize("device", [CPU, CARD], ids=["cpu", "card"])
+def test_kernels_of_other_libraries_are_told_of(device: DeviceSpec) -> None:
+    found = traced(linear_workload(loss=loss_by_a_kernel_of_its_own), device)
+    assert found.uncounted == ("what these kernels take inside: memplan_lines.shifted (1 call)",)
+
+
 def test_batches_that_vary_in_size_leave_room_for_each_other() -> None:
     def samples(rows: int) -> Callable[[int], torch.Tensor]:
         return lambda size: torch.zeros(size, rows, 512)

@@ -50,6 +50,10 @@ def mean_of_a_branch(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
     return taken.square().mean()
 
 
+def mean_square_of_lines(model: nn.Module, lines: list[torch.Tensor]) -> torch.Tensor:
+    return model(torch.nested.nested_tensor(lines, layout=torch.jagged)).values().square().mean()
+
+
 def critic() -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(3, 16, 3, 2, 1), nn.LeakyReLU(0.2), nn.Conv2d(16, 32, 3, 2, 1), nn.Flatten(), nn.Linear(2048, 1)
@@ -127,6 +131,12 @@ STEPS: dict[str, Callable[[], Workload]] = {
     ),
     "weights that a copy on the meta device is called with": lambda: Workload(
         model=lambda: nn.Linear(256, 256), batch=vectors, loss=mean_square_of_a_form, optimizer=plain_adam
+    ),
+    "samples of unlike lengths in a nested tensor": lambda: Workload(
+        model=lambda: nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.LayerNorm(512), nn.Linear(512, 256)),
+        batch=lambda count: [torch.randn(512 + 128 * (index % 3), 256) for index in range(count)],
+        loss=mean_square_of_lines,
+        optimizer=plain_adam,
     ),
     "a branch of torch.cond": lambda: Workload(
         model=lambda: nn.Linear(256, 256), batch=sequences, loss=mean_of_a_branch, optimizer=plain_adam

@@ -33,6 +33,14 @@ class TraceFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch l
         """Run an operator on fake tensors."""
         return self._results.run(operator, args, kwargs, self)
 
+    def create_symbolic_nested_int(self, *, nt_tensor_id: int | None = None) -> int | torch.SymInt:
+        """Return the size of a dimension of nested tensors in which samples differ; it alone needs a ``ShapeEnv``."""
+        if self.shape_env is None:
+            from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: PLC0415 - imports sympy
+
+            self.shape_env = ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
+        return super().create_symbolic_nested_int(nt_tensor_id=nt_tensor_id)
+
     def from_tensor(self, tensor: torch.Tensor, **settings: Any) -> FakeTensor:
         """Return a fake copy of a real tensor."""
         if tensor.layout is not torch.sparse_coo:

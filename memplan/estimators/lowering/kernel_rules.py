@@ -15,7 +15,7 @@ from memplan.estimators.lowering.embedding_temporaries import embedding_rules
 from memplan.estimators.lowering.host_temporaries import HOST_RULES
 from memplan.estimators.lowering.layer_norm_temporaries import layer_norm_rules
 from memplan.estimators.lowering.library_workspaces import ProductWorkspace, product_workspaces
-from memplan.estimators.lowering.operator_rules import is_chosen_on_card, is_plain
+from memplan.estimators.lowering.operator_rules import is_chosen_on_card, is_of_known_library, is_plain
 from memplan.estimators.lowering.temporary_bytes import temporaries_by
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def host_kernels() -> KernelRules:
     """Return the rules of the CPU."""
     return KernelRules(
         temporary_bytes=functools.partial(temporaries_by, HOST_RULES),
-        are_known=lambda _operator, _name: True,
+        are_known=lambda operator, _name: is_of_known_library(operator),
         product_workspaces=lambda _operator, _args: (),
     )
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 # What NCCL takes is told of all replicas; PyTorch's primitives are those that its decompositions are made of.
 _PLAIN_NAMESPACES = ("prim", "prims", "profiler", "c10d", "_c10d_functional", "fsdp")
+_HOST_NAMESPACES = (*_PLAIN_NAMESPACES, "aten", "mkl", "mkldnn", "onednn", "quantized", "torchvision")
 _PLAIN_PREFIXES = ("_foreach_", "_fused_", "_amp_", "upsample_", "_upsample_", "new_", "empty", "adaptive_", "avg_pool",
                    "_adaptive_", "max_pool", "reflection_pad", "replication_pad", "scatter", "index_", "nll_loss",
                    "sym_", "is_")  # fmt: skip
@@ -77,6 +78,14 @@ def is_plain(operator: OpOverload) -> bool:
     """Whether the operator's CUDA kernel is known to have next to no temporaries."""
     name = operator.overloadpacket.__name__
     return _is_plain(operator, name) or (name.endswith("_") and _is_plain_out_of_place(name.removesuffix("_")))
+
+
+def is_of_known_library(operator: OpOverload) -> bool:
+    """Whether an operator is PyTorch's own or torchvision's, whose kernels on the host take what rules say.
+
+    Those of other libraries may run operators that are not seen.
+    """
+    return operator.namespace in _HOST_NAMESPACES
 
 
 def _is_plain_out_of_place(name: str) -> bool:

@@ -92,7 +92,7 @@ def inductor_card_of(device: DeviceSpec) -> InductorCard | None:
 def uncounted_on(
     device: DeviceSpec, *, classes: Collection[str], calls: Collection[tuple[str, int]], world_size: int
 ) -> tuple[str, ...]:
-    """Say what no rule counts on a card, one phrase each.
+    """Say what no rule counts, one phrase each.
 
     Args:
         device: the target device.
@@ -101,7 +101,7 @@ def uncounted_on(
         world_size: data-parallel replicas.
     """
     if device.kind is DeviceKind.CPU:
-        return ()
+        return unknown_kernels(calls)
     libraries = dict.fromkeys(what for name, what in _UNCOUNTED_MODULES.items() if name in classes)
     convolves = any("Conv" in name for name in classes)
     timed = (_FASTEST_ALGORITHMS,) if convolves and torch.backends.cudnn.benchmark else ()

@@ -25,6 +25,7 @@ from memplan.estimators.fake_tensors.replaced import replaced
 from memplan.estimators.fake_tensors.value_writes import only_writes
 from memplan.estimators.lowering.kernel_rules import KEYWORDS_READ
 from memplan.estimators.lowering.library_workspaces import CUBLAS_OPERATORS
+from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES
 from memplan.estimators.recorder.in_place_formulas import InPlaceFormulas, is_in_backward, joins_masks
 from memplan.estimators.recorder.outside_tensors import OutsideTensors
 from memplan.estimators.recorder.recording import INSIDE
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
     from memplan.estimators.recorder.storages import StorageLedger
     from memplan.estimators.temporaries.convolutions import Convolution
 
+# Nested tensors run these below autograd, where the dispatcher does not take them apart.
+_COMPOSED = (torch.ops.aten.linear.default, torch.ops.aten.matmul.default)
 _DEVICE_QUERY = torch.ops.prim.device.default
 _COPY_OUT = "fsdp.split_with_sizes_copy"  # writes the parameters that FSDP has gathered
 
@@ -154,6 +157,9 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
             return args[0].fake_device
         if any(map(wraps_others, types)):
             return NotImplemented  # the subclass dispatches operators on the tensors it wraps
+        if func in _COMPOSED and not any(map(_is_nested, args)):
+            with self:
+                return func.decompose(*args, **(kwargs or {}))
         # no function mode need see what follows, which is no user code
         with torch._C.DisableTorchFunction():  # noqa: SLF001 - public under no other name
             return self._dispatched(func, args, kwargs or {})
@@ -228,9 +234,10 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         operator = str(func.overloadpacket)
         if kwargs and operator in KEYWORDS_READ:
             args = (*args, *(kwargs[name] for name in KEYWORDS_READ[operator] if name in kwargs))
-        temporaries = self._kernels.temporary_bytes(operator, args, result)
-        if not self._kernels.are_known(func, operator):
-            self.unknown_calls[operator] += 1
+        is_nested = _is_nested(result) or any(map(_is_nested, args))
+        temporaries = NO_TEMPORARIES if is_nested else self._kernels.temporary_bytes(operator, args, result)
+        if is_nested or not self._kernels.are_known(func, operator):
+            self.unknown_calls["operators on nested tensors" if is_nested else operator] += 1
         between = temporaries.between_results
         until_return = self._hold(temporaries.until_return, operator)
         throughout = self._hold(temporaries.throughout, operator)
@@ -305,6 +312,11 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
             self._kept_workspaces.add(kept)
         else:
             self._recording.free(taken)
+
+
+def _is_nested(value: Any) -> bool:
+    """Whether a value is a nested tensor of strided layout, whose operators run others that are not seen."""
+    return isinstance(value, torch.Tensor) and value.is_nested
 
 
 def _ran_on_meta(result: Any) -> bool:

@@ -17,6 +17,7 @@ from memplan.estimators.recorder.size_fits import (
     same_structure,
 )
 from memplan.training.batches import tensors_in
+from memplan.training.dense_parts import dense_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -134,7 +135,8 @@ def samples_vary(batches: Mapping[int, Any]) -> bool:
     because the number of their blocks differs.
     """
     sizes = list(batches)
-    shapes = [[tuple(each.shape) for each in tensors_in(batch)] for batch in batches.values()]
+    parts = [[part for each in tensors_in(batch) for part in dense_parts(each)] for batch in batches.values()]
+    shapes = [[tuple(each.shape) for each in of_batch] for of_batch in parts]
     if len({len(each) for each in shapes}) > 1:
         return False
     dimensions = (found for of_tensor in zip(*shapes, strict=True) for found in zip(*of_tensor, strict=False))
