@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -49,7 +49,7 @@ from memplan.training.sharding import is_sharded, offloads_shards, shard_model
 from memplan.units import ceil_div
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from torch import nn
 
@@ -167,25 +167,10 @@ class StepRecorder:
         if self.workload.shard is not None:  # outside of the mode: values of meshes are read
             model = call_user("shard function", shard_model, model, self.workload.shard, self.recipe)
         compiled = CompiledCalls(functools.partial(self._compiled_graphs, recording, operators, ledger, paths))
-        to_numpy = choices.converting_to_numpy_zeros() if self.presumes else nullcontext()
-        numbers = reading_computed_numbers(operators.read_number) if self.presumes else nullcontext()
-        launches = nullcontext() if self.device.kind is DeviceKind.CPU else absent_triton_launches()
-        addressed = addressed_storages() if self.on_fakes and self.workload.shard is not None else nullcontext()
-        with (
-            draws.intercepted(),
-            fake_mode,
-            operators,
-            paths.tracked(),
-            compiled.watched(),
-            to_numpy,
-            hiding_fakes(),
-            numbers,
-            tracing_conditional_branches(),
-            ledger.following_resizes(),
-            operators.paused_for_whole_shapes(),
-            launches,
-            addressed,
-        ):
+        with ExitStack() as stack:
+            traced = (draws.intercepted(), fake_mode, operators, paths.tracked(), compiled.watched())
+            for each in (*traced, *self._replacements(operators, choices), ledger.following_resizes()):
+                stack.enter_context(each)
             step = self._run(model, batches, recording, ledger, operators)
         recording.order_frees()
         calls = tuple((name, ceil_div(count, STEPS)) for name, count in operators.unknown_calls.items())
@@ -201,6 +186,22 @@ class StepRecorder:
         return RecordedRun(
             recording=recording, optimizer_name=type(step.optimizer).__name__, unknown_calls=calls, notes=notes
         )
+
+    def _replacements(
+        self, operators: OperatorRecorder, choices: PresumedChoices
+    ) -> Iterator[AbstractContextManager[None]]:
+        """Yield what replaces functions of PyTorch and of other libraries while the steps run, in this order."""
+        if self.presumes:
+            yield choices.converting_to_numpy_zeros()
+        yield hiding_fakes()
+        if self.presumes:
+            yield reading_computed_numbers(operators.read_number)
+        yield tracing_conditional_branches()
+        yield operators.paused_for_whole_shapes()
+        if self.device.kind is not DeviceKind.CPU:
+            yield absent_triton_launches()
+        if self.on_fakes and self.workload.shard is not None:
+            yield addressed_storages()
 
     def _compiled_graphs(
         self, recording: Recording, operators: OperatorRecorder, ledger: StorageLedger, paths: ModulePaths
