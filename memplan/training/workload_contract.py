@@ -100,7 +100,7 @@ def check_batches(workload: Workload, batches: Mapping[int, Any]) -> None:
     """Check that batches of two sizes hold tensors of different shapes.
 
     Raises:
-        WorkloadError: they hold no tensors, or the batch function ignores the size.
+        WorkloadError: they hold no tensors, or the batch function ignores the size or has too few samples for either.
     """
     shapes = [[tuple(each.shape) for each in tensors_in(batch)] for batch in batches.values()]
     if not shapes[0]:
@@ -109,11 +109,14 @@ def check_batches(workload: Workload, batches: Mapping[int, Any]) -> None:
             hint="return tensors, in dicts, lists, tuples or dataclasses where there are several",
         )
     if shapes[0] == shapes[1]:
+        counted = next((each for each in shapes[0] if each), ())
+        if counted and _LARGEST_GROUP <= counted[0] <= min(batches):
+            raise _too_few_samples(workload, max(batches), counted)
         tried = " and ".join(str(size) for size in batches)
         raise WorkloadError(
             f"the workload's batch function {name_of(workload.batch)} ignores its argument: "
             f"for {tried} samples it returned tensors of the same shapes {shapes[0]}",
-            hint="return as many samples as it is asked for; where there are no more, --max-batch bounds what is tried",
+            hint="return as many samples as it is asked for",
         )
 
 
@@ -127,8 +130,12 @@ def check_batch_is_full(workload: Workload, batches: Mapping[int, Any]) -> None:
     shapes = (([tuple(each.shape) for each in tensors_in(batches[count])]) for count in (smaller, size))
     for few, many in zip(*shapes, strict=False):
         if few[:1] == (smaller,) and smaller < many[0] <= size - _LARGEST_GROUP:
-            raise WorkloadError(
-                f"the workload's batch function {name_of(workload.batch)} has too few samples: "
-                f"for {size} it returned a tensor of shape {many}",
-                hint=f"allow no more with --max-batch {many[0]}, or let it repeat samples, as memplan.worst_batch does",
-            )
+            raise _too_few_samples(workload, size, many)
+
+
+def _too_few_samples(workload: Workload, size: int, shape: tuple[int, ...]) -> WorkloadError:
+    return WorkloadError(
+        f"the workload's batch function {name_of(workload.batch)} has too few samples: "
+        f"for {size} it returned a tensor of shape {shape}",
+        hint=f"allow no more with --max-batch {shape[0]}, or let it repeat samples, as memplan.worst_batch does",
+    )

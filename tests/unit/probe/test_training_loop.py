@@ -303,7 +303,8 @@ def rows(count: int) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("batch", "size", "said"),
     [
-        (lambda size: rows(32)[:size], 64, "ignores its argument: for 64 and 32 samples"),
+        (lambda size: rows(32)[:size], 96, r"too few samples: for 96 .* \(32, 4\); allow no more with --max-batch 32"),
+        (lambda _: rows(4), 64, "ignores its argument: for 64 and 32 samples"),
         (lambda size: rows(32)[:size], 40, r"too few samples: for 40 it returned a tensor of shape \(32, 4\)"),
         (lambda size: (rows(4), rows(32)[:size]), 40, "too few samples"),
         (lambda size: rows(32)[:size], 32, None),
