@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import SupportsFloat
 
 from memplan.errors import UsageError, hint_on_names
 
@@ -72,8 +73,8 @@ class Recipe:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise UsageError(f"{name}={value!r} must be a whole number of at least 1")
-        if self.learning_rate is not None and not self.learning_rate > 0:
-            raise UsageError(f"learning_rate={self.learning_rate!r} must be above 0")
+        if self.learning_rate is not None and not _is_rate(self.learning_rate):
+            raise UsageError(f"learning_rate={self.learning_rate!r} must be a number above 0")
 
     def __str__(self) -> str:
         """Write the knobs that shape a step, e.g. ``bf16, 12 x 2`` for micro-batch 12 and two accumulation steps."""
@@ -89,3 +90,7 @@ class Recipe:
     def with_micro_batch_size(self, micro_batch_size: int) -> Recipe:
         """Return the same recipe at another micro-batch size."""
         return replace(self, micro_batch_size=micro_batch_size)
+
+
+def _is_rate(value: object) -> bool:
+    return isinstance(value, SupportsFloat) and not isinstance(value, bool) and float(value) > 0

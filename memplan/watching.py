@@ -69,6 +69,7 @@ class Watch:
         self._has_warned = False
         launch = read_launch(os.environ)
         self._rank = launch.rank if launch else 0
+        self._peak_before_bytes = peak_resident_bytes()
 
     def __enter__(self) -> Self:
         return self
@@ -86,7 +87,10 @@ class Watch:
         return self._checked()
 
     def _checked(self) -> TrainingCheck:
-        found = compared(self.plan, read_peaks(self.plan), rank=self._rank)
+        peaks = read_peaks(self.plan)
+        if isinstance(peaks, TrainingPeaks) and peaks.allocated_bytes is None:
+            peaks = since(self._peak_before_bytes, peaks)
+        found = compared(self.plan, peaks, rank=self._rank)
         if found.verdict in (CheckVerdict.ABOVE, CheckVerdict.BELOW) and not self._has_warned:
             self._has_warned = True
             warnings.warn(found.remark, PlanWarning, stacklevel=_CALLER)
@@ -161,6 +165,13 @@ def _card_peaks(plan: Plan, cuda: Any, name: str) -> TrainingPeaks:
         process_bytes=reserved_bytes + context_bytes,
         device_bytes=reserved_bytes + context_bytes + others_bytes,
     )
+
+
+def since(peak_before_bytes: int, peaks: TrainingPeaks) -> TrainingPeaks | str:
+    """Return the peaks of a process on the CPU, or say that a training took less than what the process took before."""
+    if peaks.process_bytes > peak_before_bytes:
+        return peaks
+    return f"this process took {format_bytes(peak_before_bytes)} before, and the training no more than that"
 
 
 def compared(plan: Plan, peaks: TrainingPeaks | str, *, rank: int) -> TrainingCheck:

@@ -13,6 +13,7 @@ import itertools
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Protocol
 
 from memplan.errors import WorkloadError
@@ -109,10 +110,12 @@ def worst_batch(
         look_at: most samples to read, spread evenly over the data set.
 
     Raises:
-        WorkloadError: neither or both of ``size`` and ``sizes`` are given, or there is no sample to choose from.
+        WorkloadError: neither or both of ``size`` and ``sizes`` are given, an argument is of another kind, a measure
+            returns no number, or there is no sample to choose from.
     """
     if (size is None) == (sizes is None):
         raise WorkloadError("worst_batch needs either size=, a measure, or sizes=, the figures themselves")
+    _require_arguments(dataset, size, guard)
     if not len(dataset):
         raise WorkloadError("worst_batch finds no samples: the data set is empty")
     measured = _read(dataset, size, look_at) if size is not None else _given(sizes or (), len(dataset))
@@ -128,6 +131,18 @@ def worst_batch(
         shares=kept.shares(),
         notes=notes,
     )
+
+
+def _require_arguments(dataset: object, size: object, guard: object) -> None:
+    kind = type(dataset).__name__
+    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        hint = "give loader.dataset" if hasattr(dataset, "dataset") else "give one with len() and dataset[index]"
+        raise WorkloadError(f"worst_batch reads samples by index, which a {kind} does not have", hint=hint)
+    measures = list(size.values()) if isinstance(size, Mapping) else [size]
+    if size is not None and not all(map(callable, measures)):
+        raise WorkloadError(f"worst_batch got size={size!r}", hint="give a function: sample -> how large it is")
+    if guard is not None and not isinstance(guard, Real):
+        raise WorkloadError(f"worst_batch got guard={guard!r}", hint="give the largest size as a number")
 
 
 def spread_over(length: int, count: int) -> list[int]:
@@ -231,7 +246,14 @@ def _read(dataset: SizedDataset, size: Measure | Mapping[str, Measure], look_at:
 
 
 def _measured(sample: Any, measures: Mapping[str, Measure]) -> tuple[float, ...]:
-    return tuple(float(measure(sample)) for measure in measures.values())
+    return tuple(_number(name, measure(sample)) for name, measure in measures.items())
+
+
+def _number(name: str, figure: object) -> float:
+    try:
+        return float(figure)  # type: ignore[arg-type]  # what the user's measure returns
+    except (TypeError, ValueError):
+        raise WorkloadError(f"worst_batch's measure {name!r} returned {figure!r}, which is no number") from None
 
 
 def _partly_read(dataset: SizedDataset, sizes: _Sizes) -> list[str]:

@@ -10,7 +10,11 @@
 from __future__ import annotations
 
 import copy
+import inspect
+import re
 import warnings
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack
 
 from memplan.devices.driver import read_cards
@@ -20,7 +24,8 @@ from memplan.integrations.extras import needs_extra
 from memplan.integrations.framework_step import RUN_AS_IT_IS
 from memplan.integrations.lightning_stand_in import is_standalone
 from memplan.integrations.parcels import Parcel
-from memplan.integrations.tuning import PlanOptions, planned
+from memplan.integrations.tuning import PlanOptions, number_of_samples, planned
+from memplan.recommend.scaling import optimizer_step_factor
 from memplan.watching import PlanWarning, watch
 
 with needs_extra("lightning", "lightning", "pytorch_lightning"):
@@ -37,8 +42,6 @@ from memplan.integrations.lightning_sharding import LightningSharding
 from memplan.integrations.lightning_step import LightningStep, defines
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from memplan.plans import Plan
 
 _FORMAT = "lightning-hydra"
@@ -50,6 +53,7 @@ _RATE_NAMES = (
     "hparams.optimizer.lr",
     "hparams.optimizer.keywords.lr",  # a partial, as Hydra's _partial_ makes it
 )
+_STEP_INTERVAL = re.compile(r"""["']?interval["']?\s*[:=]\s*["']step["']""")
 _AVERAGING = ("WeightAveraging", "StochasticWeightAveraging")
 
 
@@ -115,11 +119,25 @@ def tune(
         values,
         format_name=_FORMAT,
         options={"device": _device(settings), "world_size": _world_size(settings), **options},
+        samples=number_of_samples(getattr(train_dataloaders, "dataset", None)),
     )
     changed = plan.apply(copy.deepcopy(values), format_name=_FORMAT)
     _write(sizes, changed["data"].get("batch_size"))
     _write(rates, changed["model"].get("lr"))
-    return {**settings, **changed["trainer"]}, plan
+    return {**settings, **changed["trainer"]}, replace(plan, notes=(*plan.notes, *_notes_on_schedulers(module, plan)))
+
+
+def _notes_on_schedulers(module: Any, plan: Plan) -> tuple[str, ...]:
+    """Say what a scheduler of the module's own that counts steps would need, as far as its source shows one."""
+    try:
+        source = inspect.getsource(type(module).configure_optimizers)
+    except (OSError, TypeError):  # typed into an interpreter
+        return ()
+    factor = optimizer_step_factor(plan.current, plan.recipe)
+    if factor == 1 or not _STEP_INTERVAL.search(source):
+        return ()
+    told = "configure_optimizers has a scheduler that counts steps, which is left alone: the same samples take"
+    return (f"{told} {float(factor):.3g} times as many of them now",)
 
 
 def _batch_size(sizes: list[Place], train_dataloaders: Any, batch_arg_name: str) -> float:
@@ -139,6 +157,11 @@ def _write(places: list[Place], value: float) -> None:
 
 def _refuse_what_cannot_be_planned(settings: Mapping[str, Any], module: Any) -> None:
     name = type(module).__name__
+    if not isinstance(settings, Mapping):
+        raise UsageError(
+            f"the settings are a {type(settings).__name__}, not the arguments of the Trainer",
+            hint="give them as a dict, and build the Trainer of what tune returns: Trainer(**settings)",
+        )
     if not isinstance(module, LightningModule):
         raise UsageError(f"{name} is no LightningModule", hint="call tune(settings, module, datamodule=...)")
     if not module.automatic_optimization:
@@ -213,7 +236,9 @@ def _device(settings: Mapping[str, Any]) -> str | None:
     if settings.get("accelerator") == "cpu":
         return "cpu"
     devices = settings.get("devices")
-    return f"cuda:{devices[0]}" if isinstance(devices, list | tuple) and devices else None
+    if isinstance(devices, list | tuple) and devices:
+        return f"cuda:{devices[0]}"
+    return "cuda" if settings.get("accelerator") in ("gpu", "cuda") else None
 
 
 def _world_size(settings: Mapping[str, Any]) -> int:

@@ -25,7 +25,10 @@ _ON_REQUEST = ("precision", "learning_rate", "plan")
 
 
 def executable_batch_size(
-    *, workload: Workload | Callable[..., Workload], recipe: Recipe, **options: Unpack[PlanOptions]
+    *given: object,
+    workload: Workload | Callable[..., Workload] | None = None,
+    recipe: Recipe | None = None,
+    **options: Unpack[PlanOptions],
 ) -> Callable[[Callable[..., T]], Callable[..., T]]:
     """Plan the batch of a training function before it runs, and call it with what was found.
 
@@ -45,23 +48,31 @@ def executable_batch_size(
     the plan.
 
     Args:
+        given: nothing; the function to decorate is not given with the options.
         workload: what it trains, or a function that returns the workload and is called with the caller's arguments.
         recipe: its current setting; the micro-batch is tried first.
         options: as for :func:`memplan.plan`: ``max_util``, ``device``, ``budget``, ``global_batch``, ...
 
     Raises:
-        UsageError: the function does not begin with these parameters, or a caller passes one of them.
+        UsageError: ``workload`` or ``recipe`` is missing, the function does not begin with these parameters, or a
+            caller passes one of them.
     """
+    if given or workload is None or recipe is None:
+        raise UsageError(
+            "executable_batch_size needs to know what is trained",
+            hint="write @memplan.executable_batch_size(workload=..., recipe=memplan.Recipe(micro_batch_size=...))",
+        )
+    trained, current = workload, recipe
 
     def decorate(function: Callable[..., T]) -> Callable[..., T]:
         wanted = _requested(function)
-        wishes: PlanOptions = options if "precision" in wanted else {"precision": recipe.precision, **options}
+        wishes: PlanOptions = options if "precision" in wanted else {"precision": current.precision, **options}
 
         @functools.wraps(function)
         def planned(*arguments: Any, **named: Any) -> T:
             _refuse_what_is_planned(function, (*_FIRST, *wanted), named)
-            made = workload if isinstance(workload, Workload) else workload(*arguments, **named)
-            found = plan(made, recipe=recipe, **wishes)
+            made = trained if isinstance(trained, Workload) else trained(*arguments, **named)
+            found = plan(made, recipe=current, **wishes)
             with watch(found):
                 return function(*_first_values(found), *arguments, **_further_values(found, wanted), **named)
 

@@ -16,7 +16,7 @@ from memplan.errors import UsageError
 from memplan.integrations.extras import needs_extra
 from memplan.integrations.framework_step import RUN_AS_IT_IS
 from memplan.integrations.parcels import Parcel
-from memplan.integrations.tuning import PlanOptions, planned
+from memplan.integrations.tuning import PlanOptions, number_of_samples, planned
 from memplan.watching import watch
 
 with needs_extra("transformers", "transformers", "accelerate"):
@@ -90,6 +90,8 @@ def tune(
     """
     if (model is None) == (model_init is None):
         raise UsageError("tune takes either model_init= or model=, and exactly one of them")
+    if train_dataset is None:
+        raise UsageError("train_dataset=None leaves nothing to train with", hint="give what the Trainer will get")
     _refuse_others(options)
     _refuse_own(trainer_options or {})
     _refuse_batches_made_in_the_step(trainer_class)
@@ -119,6 +121,7 @@ def tune(
             "world_size": args.world_size,
             **options,
         },
+        samples=number_of_samples(train_dataset),
     )
     return dataclasses.replace(args, **plan.apply(values, format_name=_FORMAT)), plan
 

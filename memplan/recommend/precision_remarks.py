@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 # A change of the allocated peak below this share is no saving.
 _SAVING_SHARE = 0.03
+_NOTABLE_SHARE = 0.25  # below, what stays in fp32 is not why the rest saves nothing
 _KEPT_IN_FP32 = ("parameters", "gradients", "optimizer_state", "buffers")
 _OF_TENSORS = ("activations", "temporaries", "workspaces", "inputs")
 # torch.amp.GradScaler starts at 2**16 and loses half with every skipped step; below 1 it makes gradients smaller.
@@ -35,7 +36,9 @@ def comparison_text(own: Measurement, other: Measurement, *, precision: Precisio
     compared = f"{setting.precision} at micro-batch {setting.micro_batch_size}"
     said = [f"{change} tensor memory, {speed:.2f}x the speed of {compared}"]
     if memory > -_SAVING_SHARE:
-        verdict = "costs memory" if memory > _SAVING_SHARE else "saves no memory"
+        verdict = (
+            "costs memory" if memory > _SAVING_SHARE else "saves next to none" if memory < 0 else "saves no memory"
+        )
         said.append(f"{verdict}, because {_why_no_saving(own.breakdown, other.breakdown, precision)}")
     said += _loss_scale_remarks(own)
     return "; ".join(said)
@@ -48,8 +51,8 @@ def _why_no_saving(own: BreakdownBytes, other: BreakdownBytes, precision: Precis
     kept_bytes = sum(other[name] for name in _KEPT_IN_FP32)
     tensors_bytes = kept_bytes + sum(other[name] for name in _OF_TENSORS)
     reasons = []
-    if precision.is_autocast and kept_bytes:
-        share = kept_bytes / tensors_bytes
+    share = kept_bytes / tensors_bytes if tensors_bytes else 0.0
+    if precision.is_autocast and share >= _NOTABLE_SHARE:
         reasons.append(f"weights, gradients and optimizer state stay fp32 and are {share:.0%} of the peak")
     grown = {name: own[name] - other[name] for name in (*_KEPT_IN_FP32, *_OF_TENSORS) if own[name] > other[name]}
     if grown:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from memplan.errors import UsageError
@@ -42,3 +44,9 @@ def test_a_knob_out_of_range_is_refused_by_name_and_value(knobs: dict[str, objec
     with pytest.raises(UsageError, match=name.split("_")[0]) as caught:
         Recipe(**knobs)
     assert repr(value) in str(caught.value)
+
+
+@pytest.mark.parametrize("rate", ["1e-3", True, 0.0, float("nan")])
+def test_a_learning_rate_is_a_number_above_0(rate: Any) -> None:
+    with pytest.raises(UsageError, match=f"learning_rate={rate!r} must be a number above 0"):
+        Recipe(micro_batch_size=1, learning_rate=rate)

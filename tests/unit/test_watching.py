@@ -170,12 +170,20 @@ def test_a_plan_for_a_size_is_compared_with_any_card(on_card) -> None:
 
 
 def test_a_training_that_leaves_the_band_is_warned_of_once(tmp_path: Path, on_cpu) -> None:
-    on_cpu(900)
+    on_cpu(100)
     watch = memplan.watch(stored(tmp_path, ON_CPU))
+    on_cpu(900)
     with pytest.warns(PlanWarning, match=r"peaks at 900.0 MiB, 90% of 1000.0 MiB: above the band"):
         watch.check()
     with watch:
         watch.check()  # warnings are errors here
+
+
+def test_what_a_process_took_before_is_not_taken_for_the_trainings(tmp_path: Path, on_cpu) -> None:
+    on_cpu(900)
+    found = memplan.watch(stored(tmp_path, ON_CPU)).check()  # warnings are errors here
+    assert found.verdict is CheckVerdict.NOT_COMPARED
+    assert found.remark == "this process took 900.0 MiB before, and the training no more than that"
 
 
 def test_a_training_in_the_band_is_not_warned_of_and_the_report_shows_it(tmp_path: Path, on_cpu) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -128,3 +129,18 @@ def test_what_makes_no_sense_is_refused(options: dict[str, object], problem: str
 def test_an_empty_data_set_is_refused() -> None:
     with pytest.raises(WorkloadError, match="the data set is empty"):
         memplan.worst_batch([], collate=list, size=len)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "options", "said"),
+    [
+        (None, {"size": len}, "reads samples by index, which a NoneType does not have; give one with len"),
+        (SimpleNamespace(dataset=[1]), {"size": len}, "which a SimpleNamespace does not have; give loader.dataset"),
+        (["a"], {"size": "len"}, "got size='len'; give a function: sample -> how large it is"),
+        (["a"], {"size": lambda _: None}, "measure 'size' returned None, which is no number"),
+        (["a"], {"size": len, "guard": "x"}, "got guard='x'; give the largest size as a number"),
+    ],
+)
+def test_arguments_of_another_kind_are_named(dataset: Any, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(WorkloadError, match=said):
+        memplan.worst_batch(dataset, collate=list, **options)

@@ -111,3 +111,9 @@ def test_the_decorated_function_shows_what_its_callers_pass() -> None:
 
     assert str(inspect.signature(train)) == "(epochs)"
     assert train.__doc__ == "Train."
+
+
+def test_the_decorator_says_what_it_needs() -> None:
+    for given in ((), (print,)):
+        with pytest.raises(UsageError, match=r"needs to know what is trained; write @memplan.executable_batch_size"):
+            memplan.executable_batch_size(*given)
