@@ -71,7 +71,7 @@ LAYERS_OF_ESTIMATORS = (
 LAYERS_OF_PLANNING = (
     ("digests", "options"),
     ("subject",),
-    ("commands", "question"),
+    ("commands", "line_to_run", "question"),
     ("command_notes", "evaluation_peak", "fingerprints", "target", "traces"),
     ("recommendation", "savings"),
     ("trials",),

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
-import shlex
 from dataclasses import replace
 from itertools import product
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
-from memplan.configs import KnobName
-from memplan.configs.knobs import LENGTH_KNOBS
+from memplan.planning.line_to_run import flags_without_placeholder, takes_more_flags
 from memplan.probe.commands.template import PlaceholderName, parse_template
 from memplan.workload import TrainingCommand
 
@@ -23,7 +20,6 @@ if TYPE_CHECKING:
     from memplan.recipe import Recipe
     from memplan.results import Measurement, Trial
 
-_FLAG = re.compile(r"--(?P<name>[\w-]+) \S+")
 _NOTICEABLE_SHARE = 0.01  # two runs of one setting differ by half as much
 _NOTICEABLE_TIME = 0.1
 _NOTICEABLY_FEWER = 1.5
@@ -56,16 +52,11 @@ def note_on_left_out(subject: Subject, recipe: Recipe, patch: ConfigPatch | None
     config, source = subject.config, subject.source
     if config is None or not isinstance(source, TrainingCommand):
         return ()
-    template = parse_template(source.template)
     if patch is None or patch.files:
+        template = parse_template(source.template)
         return _note_on_silent_rate(subject, template, recipe, is_patched=patch is not None)
-    has_rate = template.has(PlaceholderName.LEARNING_RATE)
-    unsaid = (KnobName.MIN_LEARNING_RATE, *LENGTH_KNOBS, *(() if has_rate else (KnobName.LEARNING_RATE,)))
-    keys = {each.key for each in config.knobs if each.name in unsaid}
-    said = {each.partition("=")[0] for each in shlex.split(source.template)}
-    flags = [each for each in _FLAG.finditer(patch.override_line or "") if each["name"].replace("-", "_") in keys]
-    left = [each[0] for each in flags if f"--{each['name']}" not in said]
-    return (f"the line to run leaves out {' '.join(left)}, which belongs to the change",) if left else ()
+    left = "" if takes_more_flags(source) else flags_without_placeholder(subject, patch)
+    return (f"the line to run leaves out {left}, which belongs to the change",) if left else ()
 
 
 def _note_on_flat_peaks(trials: Sequence[Trial]) -> list[str]:

@@ -10,7 +10,7 @@ from memplan.configs import for_replicas, read_config
 from memplan.errors import ConfigError, MemplanError, UsageError
 from memplan.planning.subject import Subject, subject_of_config
 from memplan.plans.changes import COMMAND_PRECISION
-from memplan.probe.commands.template import PlaceholderName, fill_command, fill_template, parse_template
+from memplan.probe.commands.template import PlaceholderName, fill_command, parse_template
 from memplan.recipe import Precision, Recipe
 from memplan.workload import TrainingCommand
 
@@ -173,14 +173,6 @@ def _require_one_file(config: UserConfig | None) -> None:
         raise UsageError(
             problem, where="command", hint="write an option of the script for the batch size: {micro_batch_size}"
         )
-
-
-def command_to_run(subject: Subject, recipe: Recipe) -> str | None:
-    """The command line that trains a recipe, ``{steps}`` left to the user; None where the subject is no command."""
-    if not isinstance(subject.source, TrainingCommand):
-        return None
-    template = parse_template(subject.source.template)
-    return fill_template(template, recipe, config_path=subject.source.config_path, steps=None)
 
 
 def _first_recipe(

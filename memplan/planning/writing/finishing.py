@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from memplan.errors import PatchError
 from memplan.planning.command_notes import note_on_left_out
-from memplan.planning.commands import command_to_run
 from memplan.planning.evaluation_peak import evaluation_peak_notes
+from memplan.planning.line_to_run import command_to_run
 from memplan.planning.writing.data_loader import loader_changes, loader_notes
 from memplan.planning.writing.fragmentation import fragmentation_notes
 from memplan.planning.writing.patching import write_patch
@@ -63,7 +63,7 @@ def finished_plan(wanted: Recommendation, question: Question, *, run_id: str, te
         ),
         request=replace(request, store=request.store.absolute()),
         config_path=str(config.path) if config else None,
-        command=command_to_run(subject, wanted.recipe),
+        command=command_to_run(subject, wanted.recipe, patch),
     )
 
 

@@ -11,8 +11,9 @@ from memplan.configs import apply_patch, read_config
 from memplan.errors import UsageError
 from memplan.planner import Planning
 from memplan.planning.command_notes import command_notes, note_on_left_out
-from memplan.planning.commands import CommandOptions, command_options, command_to_run, config_beside, subject_of_command
+from memplan.planning.commands import CommandOptions, command_options, config_beside, subject_of_command
 from memplan.planning.fingerprints import fingerprint_of
+from memplan.planning.line_to_run import command_to_run
 from memplan.planning.present import is_settled
 from memplan.planning.question import question_of
 from memplan.planning.writing.patching import write_patch
@@ -76,19 +77,24 @@ def test_a_precision_that_only_the_command_can_say_is_compared_and_not_written(t
     assert patch.override_line == "--bs 9"
 
 
-def test_flags_of_a_change_that_the_line_to_run_lacks_are_named(tmp_path: Path) -> None:
+def test_flags_of_a_change_are_in_the_line_to_run_or_named(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     declared = ("--batch_size", 4), ("--max_train_steps", 20), ("--num_warmup_steps", 4), ("--lr", 0.5)
     path.write_text("".join(f"p.add_argument('{flag}', default={value})\n" for flag, value in declared))
     template, recipe = "t --batch_size {micro_batch_size} --max_train_steps={steps}", Recipe(8, learning_rate=0.25)
     subject, request = subject_of_command(CommandOptions(template=template), read_config(path), PlanRequest())
     patch = write_patch(recipe, subject, request, why="it fits")
-    said = "the line to run leaves out --lr 0.25 --num_warmup_steps 2, which belongs to the change"
-    assert note_on_left_out(subject, recipe, patch) == (said,)
+    assert command_to_run(subject, recipe, patch) == (
+        "t --batch_size 8 --max_train_steps={steps} --lr 0.25 --num_warmup_steps 2"
+    )
+    assert note_on_left_out(subject, recipe, patch) == ()
     (noted,) = note_on_left_out(subject, recipe, None)
     assert noted == "the line to run leaves the learning rate as it is: set 0.25 there"
-    told = subject_of_command(CommandOptions(template=f"LR={{learning_rate}} {template}"), read_config(path), request)
-    assert note_on_left_out(told[0], recipe, patch) == (said.replace(" --lr 0.25", ""),)
+    piped = f"LR={{learning_rate}} {template} | tee log"
+    told, _ = subject_of_command(CommandOptions(template=piped), read_config(path), request)
+    assert command_to_run(told, recipe, patch) == "LR=0.25 t --batch_size 8 --max_train_steps={steps} | tee log"
+    said = "the line to run leaves out --num_warmup_steps 2, which belongs to the change"
+    assert note_on_left_out(told, recipe, patch) == (said,)
 
 
 def test_a_config_that_only_the_command_reads_is_left_to_it_without_a_hint_at_a_command(tmp_path: Path) -> None:
