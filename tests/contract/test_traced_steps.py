@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import cloudpickle
 import numpy as np
@@ -489,6 +489,20 @@ def test_what_optimizers_keep_that_hooks_step_is_optimizer_state() -> None:
     found = trace(model=two_layers, optimizer=adam_in_the_backward_pass)
     assert after_forward(found, Component.OPTIMIZER_STATE) == 2 * 2
     assert after_forward(found, Component.GRADIENTS) == 0
+
+
+def loss_of_a_momentum_encoder(model: nn.Sequential, batch: torch.Tensor) -> torch.Tensor:
+    learnt, follows = (cast("nn.Linear", each) for each in model)
+    follows.weight.data = follows.weight.data * 0.9 + learnt.weight.data * 0.1
+    with torch.no_grad():
+        target = follows(batch)
+    return (learnt(batch) - target).square().mean()
+
+
+def test_what_takes_the_place_of_a_weights_data_is_a_parameter() -> None:
+    found = trace(model=two_layers, loss=loss_of_a_momentum_encoder)
+    assert after_forward(found, Component.PARAMETERS) == 1 + 1
+    assert after_forward(found, Component.ACTIVATIONS) == 1  # the difference, which is squared
 
 
 def convolution() -> nn.Module:

@@ -41,6 +41,7 @@ _PAGED = (
     "the optimizer's paged state is counted as on the card; CUDA moves it to the host where the card is full, and "
     "PyTorch's own figures leave it out"
 )
+_UNNAMED = (Component.TEMPORARIES, Component.ACTIVATIONS)
 _FULL_HISTORY = "; a full history of {count} updates holds {size}"
 
 
@@ -103,6 +104,7 @@ class TracedStep:
             clip_gradients(self._model, self._workload.grad_clip_norm, foreach=foreach)
         call_user("optimizer step", self.optimizer.step)
         check_step(self.optimizer, self._model, self._workload.optimizer)
+        self._name_replaced_parameters()
         self._mark_state()
         if self._workload.zero_grad_after_step:
             self._zero_gradients()
@@ -181,6 +183,7 @@ class TracedStep:
         loss, scaled = self._forward(self._batch)
         gc.collect()
         before = self._name_what_is_left(before, Component.ACTIVATIONS)
+        self._name_replaced_parameters()
         if index == 0 and self._workload.zero_grad_before_backward:
             self._zero_gradients()
         self._recording.phase = Phase.BACKWARD
@@ -203,6 +206,13 @@ class TracedStep:
             if self._recording.components[block] is Component.TEMPORARIES:
                 self._recording.components[block] = component
         return live
+
+    def _name_replaced_parameters(self) -> None:
+        """Set the component of what code puts in the place of parameters' data, as momentum encoders do."""
+        for parameter in self._model.parameters():
+            for block in self._ledger.blocks_of([parameter]):
+                if self._recording.components[block] in _UNNAMED:
+                    self._recording.attribute(block, Component.PARAMETERS, module=self._owners.get(id(parameter), ""))
 
     def _forward(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
         with autocast_of(self._workload, self._recipe, "cpu"):

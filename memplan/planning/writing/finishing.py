@@ -35,6 +35,17 @@ def finished_plan(wanted: Recommendation, question: Question, *, run_id: str, te
     patch, trouble = _patch(wanted, question, template)
     subject, request, device = question.subject, question.request, question.device
     config, estimate = subject.config, wanted.estimate
+    notes = (
+        *wanted.notes,
+        *(note for trial in wanted.trials for note in trial.outcome.notes),
+        *trouble,
+        *note_on_left_out(subject, wanted.recipe, patch),
+        *(config.notes if config else ()),
+        *loader_notes(config, device, wanted, patch, is_asked_for=request.change_loader),
+        *evaluation_peak_notes([estimate]),
+        *(fragmentation_notes(estimate) if estimate else ()),
+        *(estimate.notes if estimate else ()),
+    )
     return Plan(
         run_id=run_id,
         workload_name=estimate.workload_name if estimate else subject.label,
@@ -50,17 +61,7 @@ def finished_plan(wanted: Recommendation, question: Question, *, run_id: str, te
         precisions=wanted.verdicts,
         reasons=wanted.reasons,
         config_patch=patch,
-        notes=(
-            *wanted.notes,
-            *dict.fromkeys(note for trial in wanted.trials for note in trial.outcome.notes),
-            *trouble,
-            *note_on_left_out(subject, wanted.recipe, patch),
-            *(config.notes if config else ()),
-            *loader_notes(config, device, wanted, patch, is_asked_for=request.change_loader),
-            *evaluation_peak_notes([estimate]),
-            *(fragmentation_notes(estimate) if estimate else ()),
-            *(estimate.notes if estimate else ()),
-        ),
+        notes=tuple(dict.fromkeys(notes)),
         request=replace(request, store=request.store.absolute()),
         config_path=str(config.path) if config else None,
         command=command_to_run(subject, wanted.recipe, patch),
