@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from memplan.configs.companions import companions_of, launched, recipe_beside, remarks_on, replicas_launched
 from memplan.configs.ecosystems.plain import Plain
 from memplan.configs.ecosystems.registry import ecosystem_of
-from memplan.configs.keys import contains, followed, lookup, near_matches
+from memplan.configs.ecosystems.usual_names import is_length
+from memplan.configs.keys import contains, followed, get, is_count, lookup, near_matches
 from memplan.configs.knobs import LENGTH_KNOBS, knobs_at
 from memplan.configs.options import knob_names, options_of
 from memplan.configs.originals import find_original, original_within, remarks_on_sidecar
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from memplan.configs.companions import Companion
     from memplan.configs.documents import Document
     from memplan.configs.ecosystems.ecosystem import Ecosystem
-    from memplan.configs.user_config import KnobKeys, MemplanOptions
+    from memplan.configs.user_config import KnobKeys, MemplanOptions, OriginalRecipe
 
 
 _RIVALS = {
@@ -69,6 +70,7 @@ def read_config(
     keys = followed_keys(document, with_declared(ecosystem.all_keys(document), declared))
     beside = companions_of(document, named.beside, ecosystem)
     target = workload_target or options.workload or ecosystem.workload_target
+    original = find_original(document)
     recipe = launched(_recipe(ecosystem, document, keys, micro_batch_size), keys, beside)
     return UserConfig(
         document=document,
@@ -77,12 +79,13 @@ def read_config(
         knobs=knobs_at(document, keys),
         workload_target=target,
         search_path=search_path_of(document.path, target),
-        original=find_original(document),
+        original=original,
         memplan_options=options,
         notes=(
             *_remarks_on(document, ecosystem, keys, declared=declared),
             *remarks_on(beside, document, ecosystem),
             *remarks_on_sidecar(document),
+            *_remarks_on_lost_lengths(document, original, keys),
             *remarks_on_sharding([document.values, *(each.document.values for each in beside)]),
         ),
         replicas=replicas_launched(document, beside, ecosystem),
@@ -174,6 +177,21 @@ def _remarks_on(document: Document, ecosystem: Ecosystem, keys: KnobKeys, *, dec
         *_remarks_on_precision(document, declared),
         *_remarks_on_environment(document, keys),
     )
+
+
+def _remarks_on_lost_lengths(document: Document, original: OriginalRecipe | None, keys: KnobKeys) -> list[str]:
+    """Name lengths that memplan has changed before, and that nothing tells it to change again."""
+    known = {key for keys_of_knob in keys.values() for key in keys_of_knob}
+    before = {} if original is None else original.values
+    lost = [
+        f"{key} (from {value} to {now})"
+        for key, value in before.items()
+        if key not in known and is_length(key) and is_count(now := get(document.values, key)) and now != value
+    ]
+    if not lost:
+        return []
+    it = "it" if len(lost) == 1 else "them"
+    return [f"memplan changed {', '.join(lost)} before, and leaves {it} so now: name {it} by --map again"]
 
 
 def _remarks_on_environment(document: Document, keys: KnobKeys) -> list[str]:

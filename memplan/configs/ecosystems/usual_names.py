@@ -91,7 +91,7 @@ def remark_on_lengths(
         written: key -> how the user writes it, such as a flag.
     """
     known = {key for name in (KnobName.ITERATIONS, KnobName.OPTIMIZER_STEPS) for key in keys.get(name, ())}
-    found = [key for key in keys_named(values, _is_length) if key not in known and not is_outside_training(key)]
+    found = [key for key in keys_named(values, is_length) if key not in known and not is_outside_training(key)]
     if unclear := [key for key in found if is_count(get(values, key))]:
         named = ",".join(unclear)
         hint = f"--map iterations={named} for forward/backward passes, or --map optimizer_steps={named}"
@@ -181,9 +181,10 @@ def _is_accumulation(name: str) -> bool:
     return _ACCUMULATION.fullmatch(name.lower()) is not None and not is_aside(name)
 
 
-def _is_length(name: str) -> bool:
-    """Whether a name is that of a length in optimizer steps or iterations."""
-    return name.lower() in STEP_LENGTHS or _ITERATIONS.fullmatch(name.lower()) is not None
+def is_length(key: str) -> bool:
+    """Whether a key's last part is the name of a length in optimizer steps or iterations."""
+    name = key.rpartition(".")[2].lower()
+    return name in STEP_LENGTHS or _ITERATIONS.fullmatch(name) is not None
 
 
 def listed(names: Iterable[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import pytest
@@ -90,3 +91,13 @@ def test_somebody_elses_file_of_that_name_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "x.json.memplan").write_text("mine\n")
     with pytest.raises(PatchError, match=r"x.json.memplan: .* not of memplan's making"):
         plan_patch(read_config(tmp_path / "x.json"), RecipeChange(recipe=Recipe(micro_batch_size=8)))
+
+
+def test_lengths_that_were_declared_when_memplan_changed_them_are_missed(tmp_path: Path) -> None:
+    text = "train:\n  batch_size: 4\n  max_steps: 100\n  warmup_steps: 7\n"
+    declared = {"micro_batch_size": "train.batch_size", "optimizer_steps": "train.max_steps"}
+    change = RecipeChange(recipe=Recipe(micro_batch_size=8), optimizer_step_factor=Fraction(1, 2))
+    apply_patch(plan_patch(config_of(tmp_path, text, name="x.yaml", knob_keys=declared), change))
+    said = "memplan changed train.max_steps (from 100 to 50) before, and leaves it so now: name it by --map again"
+    assert said not in read_config(tmp_path / "x.yaml", knob_keys=declared).notes
+    assert said in read_config(tmp_path / "x.yaml").notes
