@@ -110,7 +110,9 @@ def _speed_reasons(chosen: _Run, candidates: list[_Run], before: _Run | None, be
     reasons = []
     if len(candidates) > 1:
         fastest = max(run.samples_per_s for run in candidates)
-        standing = "the fastest" if speed >= fastest else f"at {speed / fastest:.0%} of the fastest"
+        share = round(100 * speed / fastest)
+        near = "as fast as the fastest" if share == 100 else f"at {share}% of the fastest"
+        standing = "the fastest" if speed >= fastest else near
         reasons.append(f"At {speed:.1f} samples/s it is {standing} of {len(candidates)} recipes there.")
     if before and before.trial is not chosen.trial:
         speedup = speed / before.samples_per_s

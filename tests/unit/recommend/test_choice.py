@@ -93,6 +93,10 @@ def test_a_slower_choice_says_how_much_of_the_fastest_it_reaches() -> None:
     small, large = trial(12, 620, samples_per_s=9.8), trial(14, 780, samples_per_s=10.0)
     reasons = explain(small, [large, small], BAND, current=CURRENT)
     assert "At 9.8 samples/s it is at 98% of the fastest of 2 recipes there." in reasons
+    nearly = trial(12, 620, samples_per_s=9.98)
+    assert "At 10.0 samples/s it is as fast as the fastest of 2 recipes there." in explain(
+        nearly, [large, nearly], BAND, current=CURRENT
+    )
 
 
 def test_the_current_recipe_is_compared_with_even_where_it_was_no_candidate() -> None:
