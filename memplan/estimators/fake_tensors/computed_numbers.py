@@ -26,10 +26,6 @@ class ComputedNumber(float):
 
     What arithmetic makes of it is one as well, but for functions of ``math``.
 
-    Args:
-        value: what arithmetic and texts take it for.
-        decide: returns which way a comparison goes; None where that may not be presumed.
-
     Raises:
         DataDependentOutputException: a comparison may not be presumed, or it is made a whole number, such as a size.
     """
@@ -37,7 +33,12 @@ class ComputedNumber(float):
     decide: Callable[[], bool | None]
 
     def __new__(cls, value: float, decide: Callable[[], bool | None]) -> Self:
-        """Make one."""
+        """Make one.
+
+        Args:
+            value: what arithmetic and texts take it for.
+            decide: returns which way a comparison goes; None where that may not be presumed.
+        """
         made = super().__new__(cls, value)
         made.decide = decide
         return made
