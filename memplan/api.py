@@ -178,8 +178,8 @@ def plan(
     wait and return the same plan, or raise the same error.
 
     An argument that is None falls back to the config's own ``memplan`` section, then to the defaults of the command
-    line: the first live card or else the CPU, a band of 0.6 to 0.8, the linear rule or, where the
-    global batch is held, none.
+    line: the first live card or else the CPU, a band of 0.6 to 0.8, the linear rule or, where the global batch is held,
+    none.
 
     Args:
         config_or_workload: a config file, several in the order of the training command, or a workload; with

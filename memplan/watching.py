@@ -1,7 +1,8 @@
 """What a training really takes, read from within its own process and compared with the plan.
 
 Nothing is changed for it: torch is not imported, CUDA not initialised, and no statistic reset. So the peaks are those
-of the whole process so far, or, on a card, since the training itself last called ``reset_peak_memory_stats``.
+of the whole process so far, or, on a card, since the training itself last called ``reset_peak_memory_stats``. On the
+CPU nothing is compared where the process had as much resident before the training.
 """
 
 from __future__ import annotations
@@ -87,10 +88,7 @@ class Watch:
         return self._checked()
 
     def _checked(self) -> TrainingCheck:
-        peaks = read_peaks(self.plan)
-        if isinstance(peaks, TrainingPeaks) and peaks.allocated_bytes is None:
-            peaks = since(self._peak_before_bytes, peaks)
-        found = compared(self.plan, peaks, rank=self._rank)
+        found = compared(self.plan, read_peaks(self.plan, self._peak_before_bytes), rank=self._rank)
         if found.verdict in (CheckVerdict.ABOVE, CheckVerdict.BELOW) and not self._has_warned:
             self._has_warned = True
             warnings.warn(found.remark, PlanWarning, stacklevel=_CALLER)
@@ -101,13 +99,18 @@ class Watch:
         return found
 
 
-def read_peaks(plan: Plan) -> TrainingPeaks | str:
-    """Read this process's peaks on the device that a plan is for, or say why they cannot be compared with it."""
+def read_peaks(plan: Plan, peak_before_bytes: int = 0) -> TrainingPeaks | str:
+    """Read this process's peaks on the device that a plan is for, or say why they cannot be compared with it.
+
+    Args:
+        plan: what the training was planned to need.
+        peak_before_bytes: what the process had resident at most before the training.
+    """
     cuda = _initialised_cuda()
     if plan.device_name == "cpu":
         if cuda is not None:
             return f"the plan is for the CPU, and the training runs on {cuda.get_device_name()}"
-        return _host_peaks()
+        return _host_peaks(peak_before_bytes)
     if cuda is None:
         return f"the plan is for {plan.device_name}, and the training does not use a card"
     name = str(cuda.get_device_name())
@@ -131,8 +134,10 @@ def _is_same_card(planned: str, present: str) -> bool:
     return wanted is None or catalogued_card(present) == wanted
 
 
-def _host_peaks() -> TrainingPeaks:
+def _host_peaks(peak_before_bytes: int) -> TrainingPeaks | str:
     resident_bytes = peak_resident_bytes()
+    if resident_bytes <= peak_before_bytes:
+        return f"this process took {format_bytes(peak_before_bytes)} before, and the training no more than that"
     return TrainingPeaks(
         device_name="cpu",
         allocated_bytes=None,
@@ -165,13 +170,6 @@ def _card_peaks(plan: Plan, cuda: Any, name: str) -> TrainingPeaks:
         process_bytes=reserved_bytes + context_bytes,
         device_bytes=reserved_bytes + context_bytes + others_bytes,
     )
-
-
-def since(peak_before_bytes: int, peaks: TrainingPeaks) -> TrainingPeaks | str:
-    """Return the peaks of a process on the CPU, or say that a training took less than what the process took before."""
-    if peaks.process_bytes > peak_before_bytes:
-        return peaks
-    return f"this process took {format_bytes(peak_before_bytes)} before, and the training no more than that"
 
 
 def compared(plan: Plan, peaks: TrainingPeaks | str, *, rank: int) -> TrainingCheck:

@@ -133,6 +133,11 @@ def worst_batch(
     )
 
 
+def notes_on_samples(batch: object) -> tuple[str, ...]:
+    """Return what the user should know of the samples behind a batch function; nothing of one made by other means."""
+    return batch.notes if isinstance(batch, WorstBatches) else ()
+
+
 def _require_arguments(dataset: object, size: object, guard: object) -> None:
     kind = type(dataset).__name__
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):

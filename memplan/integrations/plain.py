@@ -62,7 +62,7 @@ def executable_batch_size(
             "executable_batch_size needs to know what is trained",
             hint="write @memplan.executable_batch_size(workload=..., recipe=memplan.Recipe(micro_batch_size=...))",
         )
-    trained, current = workload, recipe
+    trained, current = workload, recipe  # neither is None any more, which closures do not know of the parameters
 
     def decorate(function: Callable[..., T]) -> Callable[..., T]:
         wanted = _requested(function)

@@ -38,7 +38,7 @@ from memplan.probe.trials import (
     TrialVerdict,
 )
 from memplan.results import LoaderSpeed, Measurement, OutcomeKind, TypicalStep
-from memplan.worst_case import WorstBatches
+from memplan.worst_case import notes_on_samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -188,8 +188,8 @@ def _run_trial(
     reply(TrialProgress(phase=TrialPhase.BUILDING))
     with blamed_on_user():
         workload = load_workload(request.source)
-    if isinstance(workload.batch, WorstBatches):
-        reply(TrialNotes(notes=workload.batch.notes))
+    if notes := notes_on_samples(workload.batch):
+        reply(TrialNotes(notes=notes))
     readings.before_building()
     state = build_training(
         workload, request.recipe, device, request.seed, configured_learning_rate=request.configured_learning_rate

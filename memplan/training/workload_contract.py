@@ -13,7 +13,7 @@ from memplan.training.batches import tensors_in
 from memplan.training.optimizer_states import optimizer_states, optimizers_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from memplan.workload import Workload
 
@@ -61,17 +61,22 @@ def check_step(optimizer: Optimizer, model: nn.Module, function: Callable[..., A
         WorkloadError: no parameter of it, or of optimizers that work for it, is the model's or has a gradient, and
             none of them keeps state.
     """
-    own = {id(each) for each in model.parameters()}
-    optimizers = optimizers_of(optimizer, model.parameters())
-    stepped = (each for one in optimizers for group in getattr(one, "param_groups", ()) for each in group["params"])
     is_left_to_it = any(each.grad is not None for each in model.parameters())  # hooks of the backward pass free them
-    has_stepped = any(id(each) in own or each.grad is not None for each in stepped)
-    if not is_left_to_it or has_stepped or any(optimizer_states(optimizers)):
+    if not is_left_to_it or _has_stepped([optimizer], model):
+        return
+    optimizers = optimizers_of(optimizer, model.parameters())
+    if _has_stepped(optimizers, model) or any(optimizer_states(optimizers)):
         return
     raise WorkloadError(
         f"the workload's optimizer {name_of(function)} has none of the model's parameters",
         hint="make it of the parameters that the function is given",
     )
+
+
+def _has_stepped(optimizers: Iterable[Optimizer], model: nn.Module) -> bool:
+    own = {id(each) for each in model.parameters()}
+    stepped = (each for one in optimizers for group in getattr(one, "param_groups", ()) for each in group["params"])
+    return any(id(each) in own or each.grad is not None for each in stepped)
 
 
 def checked_loss(loss: Any, function: Callable[..., Any]) -> torch.Tensor:

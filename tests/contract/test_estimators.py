@@ -42,7 +42,7 @@ from memplan.estimators.allocators.process_allocators import ProcessAllocators
 from memplan.estimators.breakdown import component_bytes, live_blocks_at
 from memplan.estimators.step_trace import PHASES
 from memplan.recipe import Precision, Recipe
-from memplan.results import Component, Phase
+from memplan.results import Component, Estimate, Phase
 from memplan.torch_releases import release_of
 from memplan.units import GIB, MIB
 from memplan.workload import Workload
@@ -266,13 +266,18 @@ class ComparesAll(ClampsAny):
         return torch.equal(result, -result) and not torch.equal(result, result[:, 1:])
 
 
+def beside_certain_sines(trace: StepTrace) -> tuple[Estimate, ...]:
+    """What is predicted of a trace, and of one whose step takes sines of the result whatever it is."""
+    certain = traced(linear_workload(loss=lambda model, batch: model(batch).sin().cos().sum()), CARD)
+    return tuple(estimate(each, micro_batch_size=512, device=CARD) for each in (trace, certain))
+
+
 @pytest.mark.parametrize("model", [ClampsAny, ComparesAll])
 @pytest.mark.parametrize("if_any", [False, True])
 def test_branches_on_conditions_are_tried_both_ways_on_a_card(model: type[ClampsAny], *, if_any: bool) -> None:
     trace = traced(linear_workload(model=lambda: model(if_any=if_any)), CARD)
     assert trace.method == "fake-tensor trace"
-    certain = traced(linear_workload(loss=lambda model, batch: model(batch).sin().cos().sum()), CARD)
-    found, expected = (estimate(each, micro_batch_size=512, device=CARD) for each in (trace, certain))
+    found, expected = beside_certain_sines(trace)
     assert found.peak_allocated_bytes == expected.peak_allocated_bytes
     (note,) = trace.notes
     assert "test_estimators.py" in note
@@ -297,8 +302,7 @@ class LogsItsNorm(nn.Linear):
 def test_numbers_that_a_model_reads_may_be_logged_and_branched_on(*, if_large: bool) -> None:
     trace = traced(linear_workload(model=lambda: LogsItsNorm(if_large=if_large)), CARD)
     assert trace.method == "fake-tensor trace"
-    certain = traced(linear_workload(loss=lambda model, batch: model(batch).sin().cos().sum()), CARD)
-    found, expected = (estimate(each, micro_batch_size=512, device=CARD) for each in (trace, certain))
+    found, expected = beside_certain_sines(trace)
     assert found.breakdown.activations - expected.breakdown.activations in range(1024)
     assert sorted(" ".join(note.split()[:2]) for note in trace.notes) == ["computed numbers", "conditions on"]
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # Each part of the date and the time is another one then, whatever the length of the months between.
 AHEAD = dt.timedelta(days=398, hours=1, minutes=1, seconds=1)
@@ -13,15 +16,19 @@ AHEAD = dt.timedelta(days=398, hours=1, minutes=1, seconds=1)
 def set_clock_ahead() -> None:
     """Make ``time`` and ``datetime`` tell a later time for the rest of this process, to what asks them by name."""
     real, ahead_s = dict(vars(time)), round(AHEAD.total_seconds())
-    localtime = real["localtime"]
-    changed: dict[str, Any] = {
+
+    def of_seconds(tell: Callable[[float], Any]) -> Callable[..., Any]:
+        return lambda seconds=None: tell(time.time() if seconds is None else seconds)
+
+    localtime = of_seconds(real["localtime"])
+    changed: dict[str, Callable[..., Any]] = {
         "time": lambda: real["time"]() + ahead_s,
         "time_ns": lambda: real["time_ns"]() + ahead_s * 10**9,
-        "localtime": lambda seconds=None: localtime(time.time() if seconds is None else seconds),
-        "gmtime": lambda seconds=None: real["gmtime"](time.time() if seconds is None else seconds),
-        "ctime": lambda seconds=None: real["ctime"](time.time() if seconds is None else seconds),
-        "asctime": lambda moment=None: real["asctime"](moment or localtime(time.time())),
-        "strftime": lambda layout, moment=None: real["strftime"](layout, moment or localtime(time.time())),
+        "localtime": localtime,
+        "gmtime": of_seconds(real["gmtime"]),
+        "ctime": of_seconds(real["ctime"]),
+        "asctime": lambda moment=None: real["asctime"](moment or localtime()),
+        "strftime": lambda layout, moment=None: real["strftime"](layout, moment or localtime()),
     }
     for name, function in changed.items():
         setattr(time, name, function)

@@ -102,7 +102,7 @@ class _Recorder:
     def allocate(self, allocator: CachingAllocator, block: int, size_bytes: int, rounded_bytes: int) -> None:
         found = allocator.allocate(rounded_bytes // UNIT_BYTES, self.stream)
         if found is None:
-            raise TraceError(f"event {self.event}: {size_bytes} bytes are more than there are addresses for")
+            raise AssertionError("an allocator without a limit refuses nothing")
         held = _Held(
             address=found[0], size=found[1], requested_bytes=size_bytes, frames=self.frames, stream=self.stream
         )

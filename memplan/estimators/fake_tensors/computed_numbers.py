@@ -5,16 +5,17 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
-import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
 
 from memplan.estimators.fake_tensors.known_values import is_known
+from memplan.estimators.fake_tensors.presumed_values import READ
 from memplan.estimators.fake_tensors.replaced import replaced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_READ = torch.ops.aten._local_scalar_dense.default  # noqa: SLF001 - what .item() calls
+    import torch
+
 _BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
 _ARITHMETIC = (*(f"__{side}{name}__" for name in _BINARY for side in ("", "r")), "__neg__", "__pos__", "__abs__")
 _COMPARISONS = ("__lt__", "__le__", "__eq__", "__ne__", "__gt__", "__ge__", "__bool__")
@@ -52,12 +53,12 @@ class ComputedNumber(float):
 def _compared(number: ComputedNumber, *_: object) -> bool:
     decided = number.decide()
     if decided is None:
-        raise DataDependentOutputException(_READ)
+        raise DataDependentOutputException(READ)
     return decided
 
 
 def _made_whole(_: ComputedNumber) -> int:
-    raise DataDependentOutputException(_READ)
+    raise DataDependentOutputException(READ)
 
 
 def _arithmetic(of_floats: Callable[..., Any]) -> Callable[..., Any]:

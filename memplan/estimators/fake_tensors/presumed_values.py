@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch._ops import OpOverload
 
 _NUMBER = 1
-_READ = torch.ops.aten._local_scalar_dense.default  # noqa: SLF001 - what .item() and float() call
+READ = torch.ops.aten._local_scalar_dense.default  # noqa: SLF001 - what .item() and float() call
 _EQUAL = torch.ops.aten.equal.default
 _NEVER = (torch.ops.aten.isnan.default, torch.ops.aten.isinf.default)
 _COMPARISONS = {  # operator -> its result for equal operands; isfinite is composed of these
@@ -42,7 +42,7 @@ def presumed_truth(operator: OpOverload, args: tuple[Any, ...]) -> bool | None:
 
 def reads_condition(operator: OpOverload, args: tuple[Any, ...]) -> bool:
     """Whether the operator reads a truth value, or compares all values, by which Python code takes a branch."""
-    return operator is _EQUAL or (operator is _READ and args[0].dtype is torch.bool)
+    return operator is _EQUAL or (operator is READ and args[0].dtype is torch.bool)
 
 
 def differ_in_shape(operator: OpOverload, args: tuple[Any, ...]) -> bool:
@@ -58,7 +58,7 @@ class PresumedReads:
 
     def can_answer(self, operator: OpOverload, args: tuple[Any, ...]) -> bool:
         """Whether the operator reads a number; a truth value would decide a branch."""
-        return operator is _READ and args[0].dtype is not torch.bool
+        return operator is READ and args[0].dtype is not torch.bool
 
     def answer(self, scalar: torch.Tensor) -> float:
         """Return the presumed value of a scalar."""

@@ -32,7 +32,7 @@ from memplan.training.sharding import join_absent_replicas
 from memplan.training.skipped_initialisation import initialisation_skipped
 from memplan.training.workload_contract import check_batches
 from memplan.units import GIB, format_bytes
-from memplan.worst_case import WorstBatches
+from memplan.worst_case import notes_on_samples
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -78,9 +78,8 @@ def _trace_with(emulation: CudaEmulation | None, request: TraceRequest) -> StepT
         host_context_bytes = resident_context_bytes() if request.device.kind is DeviceKind.CPU else None
         with _automatic_collection_disabled():
             trace = _trace_loaded(workload, request, None if emulation is None else emulation.host_copies)
-    of_samples = workload.batch.notes if isinstance(workload.batch, WorstBatches) else ()
     of_card = () if emulation is None else emulation.presence.notes
-    notes = (*of_samples, *trace.notes, *of_card)
+    notes = (*notes_on_samples(workload.batch), *trace.notes, *of_card)
     return replace(trace, host_context_bytes=host_context_bytes, notes=notes)
 
 
