@@ -19,7 +19,15 @@ if TYPE_CHECKING:
 
 
 _REQUIRED_FUNCTIONS = ("model", "batch", "loss", "optimizer")
-_OPTIONAL_FUNCTIONS = ("typical_batch", "sample_sizes", "loader", "shard", "evaluate", "evaluation_batch")
+_OPTIONAL_FUNCTIONS = (
+    "typical_batch",
+    "sample_sizes",
+    "training_samples",
+    "loader",
+    "shard",
+    "evaluate",
+    "evaluation_batch",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +54,8 @@ class Workload:
         sample_sizes: -> how large the samples of the training set are, in any unit, where a batch is padded to its
             largest: with a typical batch, estimates tell what PyTorch's allocator comes to hold in steps on batches
             drawn at random. None where samples are alike, or packed.
+        training_samples: -> how many samples the training set has, or None. No larger micro-batch is planned than they
+            fill, shared by the replicas. None where they are not counted.
         loader: micro-batch size -> ``DataLoader`` that yields such batches. A live trial times it after all else, and
             plans say where steps would wait for it. None, or a function that returns None, where only ``batch`` is
             known.
@@ -80,6 +90,7 @@ class Workload:
     ema: bool = False
     typical_batch: Callable[[int], Any | None] | None = None
     sample_sizes: Callable[[], Sequence[float]] | None = None
+    training_samples: Callable[[], int | None] | None = None
     loader: Callable[[int], Any] | None = None
     shard: Callable[[nn.Module, Recipe], Any] | None = None
     defers_gradient_sync: bool = False

@@ -73,7 +73,7 @@ LAYERS_OF_PLANNING = (
     ("subject",),
     ("commands", "line_to_run", "question"),
     ("command_notes", "evaluation_peak", "fingerprints", "target", "traces"),
-    ("recommendation", "savings"),
+    ("micro_batch_cap", "recommendation", "savings"),
     ("trials",),
     ("writing",),
     ("absent", "estimating", "launched", "present", "recall"),

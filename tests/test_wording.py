@@ -22,6 +22,7 @@ WITH_SENTENCES = (
     "recommend",
     "report",
     "planning/absent.py",
+    "planning/micro_batch_cap.py",
     "planning/present.py",
     "planning/recommendation.py",
 )

@@ -143,6 +143,7 @@ class StepTrace:
         envelope: the timeline with each block as large per sample as in the traced batch where it is largest; None
             where samples are alike, or the number of allocations depends on them.
         drawn: how its blocks follow the size of a batch; None where that is not known, or batches are alike.
+        training_samples: how many the training set has; None where the workload does not tell.
         uncounted: what is known to be missing, one phrase each.
         notes: what a reader should know, one phrase each.
     """
@@ -160,6 +161,7 @@ class StepTrace:
     host_context_bytes: int | None = None
     envelope: Timeline | None = None
     drawn: DrawnBatches | None = None
+    training_samples: int | None = None
     uncounted: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 

@@ -45,6 +45,10 @@ class FrameworkStep(ABC):
         """Return how large samples are, as shares of the largest; none where that cannot be told."""
 
     @abstractmethod
+    def training_samples(self) -> int | None:
+        """Return how many samples the training data have; None where that cannot be told."""
+
+    @abstractmethod
     def loader(self, micro_batch_size: int) -> Iterable[Any] | None:
         """Make the loader of the training data as the framework would; None where its batches cannot be resized."""
 
@@ -81,6 +85,7 @@ class FrameworkStep(ABC):
             ema=ema,
             typical_batch=self.typical_batch,
             sample_sizes=self.sample_sizes,
+            training_samples=self.training_samples,
             loader=self.loader,
             zero_grad_before_backward=self.zero_grad_before_backward,
             zero_grad_after_step=self.zero_grad_after_step,

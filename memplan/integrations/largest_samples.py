@@ -43,6 +43,14 @@ def largest_samples(dataset: Any, *, look_at: int = _IMAGES, by_selection: bool 
     return _ranked(samples, list, size_of, look_at)
 
 
+def number_of_samples(dataset: Any) -> int | None:
+    """Return how many samples a dataset has; None for an empty one, or one that does not say, as iterable ones."""
+    try:
+        return len(dataset) or None
+    except TypeError:
+        return None
+
+
 def _ranked(samples: Any, collate: Callable[[list[Any]], Any], size: Measure, look_at: int) -> WorstBatches:
     is_one_size = len({size(samples[index]) for index in spread_over(len(samples), _ALIKE)}) == 1
     return worst_batch(samples, collate=collate, size=size, look_at=_ALIKE if is_one_size else look_at)

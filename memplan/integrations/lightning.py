@@ -24,7 +24,7 @@ from memplan.integrations.extras import needs_extra
 from memplan.integrations.framework_step import RUN_AS_IT_IS
 from memplan.integrations.lightning_stand_in import is_standalone
 from memplan.integrations.parcels import Parcel
-from memplan.integrations.tuning import PlanOptions, number_of_samples, planned
+from memplan.integrations.tuning import PlanOptions, planned
 from memplan.recommend.scaling import optimizer_step_factor
 from memplan.watching import PlanWarning, watch
 
@@ -119,7 +119,6 @@ def tune(
         values,
         format_name=_FORMAT,
         options={"device": _device(settings), "world_size": _world_size(settings), **options},
-        samples=number_of_samples(getattr(train_dataloaders, "dataset", None)),
     )
     changed = plan.apply(copy.deepcopy(values), format_name=_FORMAT)
     _write(sizes, changed["data"].get("batch_size"))

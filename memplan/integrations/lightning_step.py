@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 from memplan.errors import WorkloadError
 from memplan.integrations.borrowed_parameters import borrowed_parameters
 from memplan.integrations.framework_step import RUN_AS_IT_IS, FrameworkStep
-from memplan.integrations.largest_samples import largest_samples
+from memplan.integrations.largest_samples import largest_samples, number_of_samples
 from memplan.integrations.lightning_sharding import module_in
 from memplan.integrations.lightning_stand_in import set_torch_flags, trainer_stand_in, validating
 from memplan.integrations.packed_batches import PackedBatch, packed
@@ -132,6 +132,12 @@ class LightningStep(FrameworkStep):
         return self._batch_of(
             lambda largest: largest.typical(micro_batch_size) or largest(micro_batch_size), micro_batch_size
         )
+
+    def training_samples(self) -> int | None:
+        """Return how many the training's dataset has; None for several loaders, or one that makes its own batches."""
+        loader = self._tree()
+        is_counted = isinstance(loader, DataLoader) and not _makes_its_batches(loader)
+        return number_of_samples(loader.dataset) if is_counted else None
 
     def loader(self, micro_batch_size: int) -> DataLoader[Any] | None:
         """Make the training DataLoader with batches of a size; None for several, or one that makes its own batches."""

@@ -26,7 +26,7 @@ from torch import nn
 from memplan.errors import WorkloadError
 from memplan.integrations.borrowed_parameters import borrowed_parameters
 from memplan.integrations.framework_step import RUN_AS_IT_IS, FrameworkStep
-from memplan.integrations.largest_samples import largest_samples
+from memplan.integrations.largest_samples import largest_samples, number_of_samples
 from memplan.integrations.packed_batches import PackedBatch, packed
 from memplan.user_places import place_of_error
 
@@ -124,6 +124,10 @@ class RunnerStep(FrameworkStep):
     def batch(self, micro_batch_size: int) -> PackedBatch:
         """Collate the largest samples of the training dataset, and preprocess them."""
         return self._preprocessed(self._largest(micro_batch_size), self._loader)
+
+    def training_samples(self) -> int | None:
+        """Return how many the training dataset has, repeated ones included where a wrapper repeats it."""
+        return number_of_samples(self._loader.dataset)
 
     def loader(self, micro_batch_size: int) -> Any:
         """Make the training loader as the Runner would, with batches of a size."""

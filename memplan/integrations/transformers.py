@@ -16,7 +16,7 @@ from memplan.errors import UsageError
 from memplan.integrations.extras import needs_extra
 from memplan.integrations.framework_step import RUN_AS_IT_IS
 from memplan.integrations.parcels import Parcel
-from memplan.integrations.tuning import PlanOptions, number_of_samples, planned
+from memplan.integrations.tuning import PlanOptions, planned
 from memplan.watching import watch
 
 with needs_extra("transformers", "transformers", "accelerate"):
@@ -121,7 +121,6 @@ def tune(
             "world_size": args.world_size,
             **options,
         },
-        samples=number_of_samples(train_dataset),
     )
     return dataclasses.replace(args, **plan.apply(values, format_name=_FORMAT)), plan
 

@@ -25,7 +25,7 @@ from torch.utils.data import ConcatDataset
 
 from memplan.integrations.borrowed_parameters import borrowed_parameters, borrowed_tensors
 from memplan.integrations.framework_step import FrameworkStep
-from memplan.integrations.largest_samples import largest_samples
+from memplan.integrations.largest_samples import largest_samples, number_of_samples
 from memplan.training.batches import map_tensors
 from memplan.training.skipped_initialisation import initialisation_skipped
 from memplan.worst_case import spread_over
@@ -182,6 +182,11 @@ class TrainerStep(FrameworkStep):
         """Collate the samples nearest to the median in length; None where all are of one length."""
         samples = self._largest.typical(micro_batch_size)
         return None if samples is None else self._collated(samples)
+
+    def training_samples(self) -> int | None:
+        """Return how many the prepared training dataset has; samples that were packed into one count once."""
+        self._make_trainer_once()
+        return number_of_samples(self._prepared)
 
     def loader(self, micro_batch_size: int) -> Any:
         """Make the Trainer's own loader of the training dataset, with batches of a size."""

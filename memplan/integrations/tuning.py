@@ -10,7 +10,6 @@ from memplan.configs import expressible
 from memplan.configs.objects import config_of_object
 from memplan.devices.cards import DeviceKind
 from memplan.devices.resolving import resolve_device
-from memplan.plans import PlanRequest
 from memplan.recipe import Recipe
 from memplan.recommend.number_formats import precisions_of
 
@@ -51,7 +50,6 @@ def planned(
     *,
     format_name: str,
     options: PlanOptions,
-    samples: int | None = None,
 ) -> Plan:
     """Plan a workload that is trained by settings of a known ecosystem.
 
@@ -60,7 +58,6 @@ def planned(
         values: the settings, nested, by the ecosystem's keys.
         format_name: the ecosystem.
         options: the options of the plan.
-        samples: how many the training set has, of which every replica has its share; None where that is not known.
 
     Raises:
         MemplanError: as for :func:`memplan.plan`.
@@ -68,19 +65,7 @@ def planned(
     config = config_of_object(values, assumed=Recipe(micro_batch_size=1), format_name=format_name)
     precisions = options.get("precision") or _precisions(config, options)
     wanted: PlanOptions = {**options, "precision": precisions}
-    of_each_replica = None if samples is None else max(samples // (options.get("world_size") or 1), 1)
-    considered = PlanRequest(micro_batch_cap=options.get("max_batch"))
-    if of_each_replica is not None and of_each_replica < considered.largest_micro_batch(config.recipe.micro_batch_size):
-        wanted["max_batch"] = of_each_replica  # a larger batch would never be full
     return api.plan(workload, recipe=config.recipe, **wanted)
-
-
-def number_of_samples(dataset: Any) -> int | None:
-    """Return how many samples a dataset has; None for one that does not say, as iterable ones."""
-    try:
-        return len(dataset)
-    except TypeError:
-        return None
 
 
 def _precisions(config: UserConfig, options: PlanOptions) -> list[str]:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from memplan.errors import UsageError
 from memplan.estimators import largest_micro_batch
 from memplan.planning.evaluation_peak import evaluation_peak_notes
-from memplan.planning.recommendation import Recommendation, accumulation_notes, cap_reason, sentences
+from memplan.planning.micro_batch_cap import MicroBatchCap, micro_batch_cap
+from memplan.planning.recommendation import Recommendation, accumulation_notes, sentences
 from memplan.planning.writing.patching import scale
 from memplan.plans.changes import original_recipe
 from memplan.probe.trials import StepLimit
@@ -46,10 +47,12 @@ class _Largest:
 
     Args:
         estimate: what it takes.
+        cap: up to where micro-batches were considered.
         ends_with_trust: whether it stands where rules for the learning rate cease to be trusted.
     """
 
     estimate: Estimate
+    cap: MicroBatchCap
     ends_with_trust: bool
 
 
@@ -134,30 +137,28 @@ def _judged(precision: Precision, question: Question, traces: Traces) -> tuple[P
 
 
 def _largest(recipe: Recipe, question: Question, traces: Traces) -> _Largest | None:
-    request, band = question.request, question.band
+    request, band, cap = question.request, question.band, micro_batch_cap(question, traces)
     peak_at = traces.process_peak(recipe)
-    largest = largest_micro_batch(peak_at, limit_bytes=band.upper_bytes, cap=question.micro_batch_cap)
+    largest = largest_micro_batch(peak_at, limit_bytes=band.upper_bytes, cap=cap.size)
     if largest is None:
         return None
     if request.global_batch_size is None:
-        bound = _trusted_bound(recipe, question, traces)
+        bound = None if peak_at(cap.size) >= band.lower_bytes else _trusted_bound(question)
         size = min(largest, bound or largest)
-        return _Largest(estimate=traces.estimate(recipe.with_micro_batch_size(size)), ends_with_trust=size == bound)
+        found = traces.estimate(recipe.with_micro_batch_size(size))
+        return _Largest(estimate=found, cap=cap, ends_with_trust=size == bound)
     splits = split_global_batch(request.global_batch_size, recipe.world_size, range(largest, 0, -1))
     for size, steps in splits:
         estimate = traces.estimate(replace(recipe, micro_batch_size=size, accumulation_steps=steps))
         if estimate.peak_process_bytes <= band.upper_bytes:
-            return _Largest(estimate=estimate, ends_with_trust=False)
+            return _Largest(estimate=estimate, cap=cap, ends_with_trust=False)
     return None
 
 
-def _trusted_bound(recipe: Recipe, question: Question, traces: Traces) -> int | None:
+def _trusted_bound(question: Question) -> int | None:
     """Return where to stop if no micro-batch reaches the band: no rule for the learning rate is trusted further."""
-    request, band = question.request, question.band
-    original = original_recipe(question.subject.config, question.subject.current, request)
+    original = original_recipe(question.subject.config, question.subject.current, question.request)
     if original.learning_rate is None:
-        return None
-    if traces.process_peak(recipe)(question.micro_batch_cap) >= band.lower_bytes:
         return None
     return max(TRUSTED_RATIO * original.micro_batch_size, question.subject.current.micro_batch_size)
 
@@ -186,15 +187,15 @@ def _failure(verdicts: Sequence[PrecisionVerdict], question: Question, traces: T
 
 
 def _reasons(best: _Largest, question: Question) -> Iterator[str]:
-    band, size, cap = question.band, best.estimate.recipe.micro_batch_size, question.micro_batch_cap
+    band, size, cap = question.band, best.estimate.recipe.micro_batch_size, best.cap
     peak_bytes = best.estimate.peak_process_bytes
     share = f"{peak_bytes / band.total_bytes:.0%} of {format_bytes(band.total_bytes)}"
     edges = f"{band.min_utilisation:.0%} to {band.max_utilisation:.0%} wanted"
     yield f"It is predicted to peak at {format_bytes(peak_bytes)}, {share} ({edges})."
-    if size == cap:
-        yield cap_reason(cap)
+    if size == cap.size:
+        yield cap.reason
     elif best.ends_with_trust:
         yield (
-            f"No micro-batch up to {cap} reaches the band: {size} is the most for which a rule for the learning rate "
-            "holds, and nothing shows that more would be faster."
+            f"No micro-batch up to {cap.size} reaches the band: {size} is the most for which a rule for the learning "
+            "rate holds, and nothing shows that more would be faster."
         )

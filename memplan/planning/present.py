@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan.planning.command_notes import command_notes
-from memplan.planning.recommendation import Recommendation, accumulation_notes, cap_reason, sentences
+from memplan.planning.recommendation import Recommendation, accumulation_notes, sentences
 from memplan.planning.writing.patching import ScaledRecipe, scale
 from memplan.plans.changes import COMMAND_PRECISION, DEVICE_TOTAL
 from memplan.recommend.band import REPEATABILITY
@@ -47,7 +47,7 @@ def recommend_live(question: Question, search: LiveSearch, traces: Traces) -> Re
         chosen=chosen,
         trials=search.trials,
         verdicts=found.verdicts,
-        reasons=_reasons(question, chosen, search.trials, rate_remark=result.remark),
+        reasons=_reasons(question, chosen, search, rate_remark=result.remark),
         notes=(
             *([result.warning] if result.warning and _knows_rate(question) else []),
             *command_notes(question.subject, search.trials, result.recipe),
@@ -62,14 +62,12 @@ def _as_it_is(current: Trial, trials: tuple[Trial, ...]) -> Recommendation:
     )
 
 
-def _reasons(
-    question: Question, chosen: Trial, trials: tuple[Trial, ...], *, rate_remark: str | None
-) -> tuple[str, ...]:
-    subject, band, cap = question.subject, question.band, question.micro_batch_cap
-    allowed = [trial for trial in trials if trial.recipe.micro_batch_size <= cap]
+def _reasons(question: Question, chosen: Trial, search: LiveSearch, *, rate_remark: str | None) -> tuple[str, ...]:
+    subject, band, cap = question.subject, question.band, search.cap
+    allowed = [trial for trial in search.trials if trial.recipe.micro_batch_size <= cap.size]
     return (
         *explain(chosen, allowed, band, current=subject.current, current_name=subject.current_name),
-        *([cap_reason(cap)] if chosen.recipe.micro_batch_size == cap else []),
+        *([cap.reason] if chosen.recipe.micro_batch_size == cap.size else []),
         *sentences(knee_reason(chosen, allowed, band), rate_remark if _knows_rate(question) else None),
     )
 

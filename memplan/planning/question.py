@@ -35,8 +35,8 @@ class Question:
     band: Band
 
     @property
-    def micro_batch_cap(self) -> int:
-        """Largest micro-batch that is considered; it stays the same once memplan has changed the config."""
+    def largest_micro_batch(self) -> int:
+        """Largest micro-batch that the request allows; it stays the same once memplan has changed the config."""
         original = original_recipe(self.subject.config, self.subject.current, self.request)
         return self.request.largest_micro_batch(original.micro_batch_size)
 

@@ -41,11 +41,6 @@ def accumulation_notes(recipe: Recipe, traces: Traces) -> tuple[str, ...]:
     return ()
 
 
-def cap_reason(cap: int) -> str:
-    """Say that the largest micro-batch that may be considered is what is recommended."""
-    return f"Larger micro-batches than {cap} are not looked at."
-
-
 def sentences(*remarks: str | None) -> tuple[str, ...]:
     """Turn those remarks that are not None into sentences."""
     return tuple(f"{each[0].upper()}{each[1:].removesuffix('.')}." for each in remarks if each is not None)

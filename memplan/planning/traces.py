@@ -172,6 +172,11 @@ class Traces:
         trace = self.of_if_traceable(recipe)
         return (self._measured_optimizer_name or "the optimizer") if trace is None else trace.optimizer_name
 
+    def training_samples(self, recipe: Recipe) -> int | None:
+        """Return how many samples the training set has; None where the workload does not tell."""
+        trace = self.of_if_traceable(recipe)
+        return None if trace is None else trace.training_samples
+
     def uses_batch_norm(self, recipe: Recipe) -> bool:
         """Whether the model is known to use statistics over the micro-batch."""
         trace = self.of_if_traceable(recipe)

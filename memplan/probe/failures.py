@@ -17,6 +17,7 @@ from memplan.errors import MemplanError, WorkloadError
 from memplan.probe.failure_texts import is_kernel_text, memory_kind_of_text, one_line
 from memplan.probe.trials import TrialVerdict
 from memplan.results import OutcomeKind
+from memplan.training.workload_contract import TooFewSamplesError
 from memplan.user_places import place_of_error
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ def classify_failure(error: BaseException, *, memory_is_full: bool) -> TrialVerd
     if _is_kernel_failure(raised):
         return TrialVerdict(kind=OutcomeKind.KERNEL_FAILURE, evidence=_one_line(raised))
     if isinstance(error, UserCodeError | WorkloadError):
-        return TrialVerdict(kind=OutcomeKind.USER_ERROR, evidence=_of_user(raised))
+        available = raised.available if isinstance(raised, TooFewSamplesError) else None
+        return TrialVerdict(kind=OutcomeKind.USER_ERROR, evidence=_of_user(raised), available_samples=available)
     return TrialVerdict(kind=OutcomeKind.CRASH, evidence=f"memplan: {told_in_one_line(error)}")
 
 

@@ -83,6 +83,7 @@ def run_trial(
             *(note for each in ending.messages if isinstance(each, TrialNotes) for note in each.notes),
             *_loader_notes(attempt),
         ),
+        available_samples=verdict.available_samples,
     )
 
 

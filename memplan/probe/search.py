@@ -72,7 +72,11 @@ class ReadingKind(StrEnum):
 
     FITS = "fits"
     TOO_LARGE = "too large"
+    TOO_FEW_SAMPLES = "too few samples"
     STOP = "stop"
+
+
+_ABOUT_MEMORY = (ReadingKind.FITS, ReadingKind.TOO_LARGE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,14 +86,18 @@ class Reading:
     Args:
         kind: ``STOP`` ends the search: the trial failed for another reason than memory.
         peak_bytes: measured device peak; None where the trial ended before it was known.
+        available_samples: how many the data has, where they are too few for the size; no larger one is tried then.
     """
 
     kind: ReadingKind
     peak_bytes: int | None = None
+    available_samples: int | None = None
 
     def __post_init__(self) -> None:
         if self.kind is ReadingKind.FITS and self.peak_bytes is None:
             raise UsageError("a reading that fits needs its peak")
+        if (self.kind is ReadingKind.TOO_FEW_SAMPLES) != (self.available_samples is not None):
+            raise UsageError("a reading of too few samples says how many there are, and no other does")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,15 +159,19 @@ class _Search:
         self._predicted = predicted
         self._target = target
         self._sizes = sizes
-        self._readings = {size: reading for size, reading in known.items() if reading.kind is not ReadingKind.STOP}
+        self._readings = {size: reading for size, reading in known.items() if reading.kind in _ABOUT_MEMORY}
         self._tried: list[int] = []
         self._was_stopped = False
 
     def learn(self, size: int, reading: Reading) -> None:
         self._tried.append(size)
-        self._was_stopped = reading.kind is ReadingKind.STOP
-        if not self._was_stopped:
+        if reading.kind in _ABOUT_MEMORY:
             self._readings[size] = reading
+            return
+        filled = self._sizes[: bisect_right(self._sizes, reading.available_samples or 0)]
+        self._was_stopped = not filled or filled[-1] >= size
+        if not self._was_stopped:
+            self._sizes = filled
 
     def next_size(self) -> int | None:
         """Return the next size to try; None where the search is over."""

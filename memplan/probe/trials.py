@@ -156,10 +156,12 @@ class TrialVerdict:
     Args:
         kind: the class of ending.
         evidence: one line that says what was seen.
+        available_samples: how many the data has, where a full batch takes more; None where it was not short of them.
     """
 
     kind: OutcomeKind
     evidence: str
+    available_samples: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -108,6 +108,7 @@ class Outcome:
         others_before_bytes: what others used on the device before the trial; None on the CPU and where it is not known.
         others_after_bytes: the same after it.
         notes: what a reader should know of the run, such as extreme outliers in the batch, one phrase each.
+        available_samples: how many the data has, where a full batch takes more; None where it was not short of them.
     """
 
     kind: OutcomeKind
@@ -118,6 +119,7 @@ class Outcome:
     others_before_bytes: int | None = None
     others_after_bytes: int | None = None
     notes: tuple[str, ...] = ()
+    available_samples: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

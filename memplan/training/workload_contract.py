@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +19,26 @@ if TYPE_CHECKING:
     from memplan.workload import Workload
 
 _LARGEST_GROUP = 8  # a batch function may leave out samples that fill no group, as pairs of views
+
+
+class TooFewSamplesError(WorkloadError):
+    """The workload's batch function has fewer samples than it is asked for.
+
+    Args:
+        problem: what is wrong.
+        available: samples that it has.
+        context: place, hint and detail, as for every error.
+    """
+
+    def __init__(self, problem: str, *, available: int, **context: str | None) -> None:
+        super().__init__(problem, **context)
+        self.available = available
+
+    def __reduce__(self) -> tuple[object, ...]:
+        rebuild = functools.partial(
+            type(self), available=self.available, where=self.where, hint=self.hint, detail=self.detail
+        )
+        return rebuild, (self.problem,)
 
 
 def name_of(function: Callable[..., Any]) -> str:
@@ -105,7 +126,8 @@ def check_batches(workload: Workload, batches: Mapping[int, Any]) -> None:
     """Check that batches of two sizes hold tensors of different shapes.
 
     Raises:
-        WorkloadError: they hold no tensors, or the batch function ignores the size or has too few samples for either.
+        TooFewSamplesError: the data has fewer samples than either.
+        WorkloadError: they hold no tensors, or the batch function ignores the size.
     """
     shapes = [[tuple(each.shape) for each in tensors_in(batch)] for batch in batches.values()]
     if not shapes[0]:
@@ -129,7 +151,7 @@ def check_batch_is_full(workload: Workload, batches: Mapping[int, Any]) -> None:
     """Check that the larger of two batches has all of its samples, where the smaller shows which dimension counts them.
 
     Raises:
-        WorkloadError: the data has fewer samples than the function is asked for.
+        TooFewSamplesError: the data has fewer samples than the function is asked for.
     """
     smaller, size = sorted(batches)
     shapes = (([tuple(each.shape) for each in tensors_in(batches[count])]) for count in (smaller, size))
@@ -138,9 +160,10 @@ def check_batch_is_full(workload: Workload, batches: Mapping[int, Any]) -> None:
             raise _too_few_samples(workload, size, many)
 
 
-def _too_few_samples(workload: Workload, size: int, shape: tuple[int, ...]) -> WorkloadError:
-    return WorkloadError(
+def _too_few_samples(workload: Workload, size: int, shape: tuple[int, ...]) -> TooFewSamplesError:
+    return TooFewSamplesError(
         f"the workload's batch function {name_of(workload.batch)} has too few samples: "
         f"for {size} it returned a tensor of shape {shape}",
         hint=f"allow no more with --max-batch {shape[0]}, or let it repeat samples, as memplan.worst_batch does",
+        available=shape[0],
     )

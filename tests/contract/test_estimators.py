@@ -696,6 +696,19 @@ def test_samples_that_turn_out_alike_are_as_without_a_typical_batch() -> None:
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize("count", [None, 30])
+def test_the_size_of_the_training_set_comes_with_the_trace(count: int | None) -> None:
+    workload = linear_workload(training_samples=lambda: count)
+    assert traced(workload, CARD, Recipe(micro_batch_size=2)).training_samples == count
+
+
+@pytest.mark.parametrize("count", [0, 2.5, "30"])
+def test_a_number_of_training_samples_that_is_none_is_refused(count: object) -> None:
+    workload = linear_workload(training_samples=lambda: count)
+    with pytest.raises(WorkloadError, match=f"training samples function .* returned {count!r}; return the number"):
+        traced(workload, CARD, Recipe(micro_batch_size=2))
+
+
 def test_where_the_cache_is_emptied_in_every_step_nothing_piles_up() -> None:
     def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
         torch.cuda.empty_cache()

@@ -483,3 +483,10 @@ def test_output_and_forked_processes_do_not_disturb_a_trial(end_of) -> None:
     outcome = end_of("prints_a_lot_and_leaves_processes", budget_bytes=4 * GIB)
     assert outcome.kind is OutcomeKind.FITS, outcome
     assert len(outcome.log_tail) <= 64 * 1024
+
+
+def test_where_data_fill_no_batch_the_outcome_says_how_many_samples_there_are(end_of) -> None:
+    outcome = end_of("batch_of_at_most_thirty", recipe=Recipe(micro_batch_size=64))
+    assert (outcome.kind, outcome.available_samples) == (OutcomeKind.USER_ERROR, 30), outcome
+    assert "for 64 it returned a tensor of shape (30, 512)" in outcome.evidence
+    assert end_of("batch_of_at_most_thirty").available_samples is None

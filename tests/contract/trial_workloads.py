@@ -115,6 +115,10 @@ def batch_of_always_four(config: Any) -> Workload:
     return workload(batch=lambda size: torch.ones(4, 512))
 
 
+def batch_of_at_most_thirty(config: Any) -> Workload:
+    return workload(batch=lambda size: torch.ones(30, 512)[:size])
+
+
 def not_a_number(config: Any) -> Workload:
     return workload(lambda: float("nan"))
 

@@ -30,12 +30,12 @@ from memplan.estimators.tracing import SeenCardError
 from memplan.training.host_context import resident_context_bytes
 from memplan.training.sharding import join_absent_replicas
 from memplan.training.skipped_initialisation import initialisation_skipped
-from memplan.training.workload_contract import check_batches
+from memplan.training.workload_contract import check_batches, name_of
 from memplan.units import GIB, format_bytes
 from memplan.worst_case import notes_on_samples
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from memplan.estimators.absent_card.cuda_emulation import CudaEmulation
     from memplan.estimators.absent_card.host_copies import HostCopies
@@ -78,9 +78,20 @@ def _trace_with(emulation: CudaEmulation | None, request: TraceRequest) -> StepT
         host_context_bytes = resident_context_bytes() if request.device.kind is DeviceKind.CPU else None
         with _automatic_collection_disabled():
             trace = _trace_loaded(workload, request, None if emulation is None else emulation.host_copies)
+        samples = None if workload.training_samples is None else _training_samples(workload.training_samples)
     of_card = () if emulation is None else emulation.presence.notes
     notes = (*notes_on_samples(workload.batch), *trace.notes, *of_card)
-    return replace(trace, host_context_bytes=host_context_bytes, notes=notes)
+    return replace(trace, host_context_bytes=host_context_bytes, training_samples=samples, notes=notes)
+
+
+def _training_samples(count_samples: Callable[[], int | None]) -> int | None:
+    found = call_user("training samples function", count_samples)
+    if found is None or (isinstance(found, int) and found > 0):
+        return found
+    raise WorkloadError(
+        f"the workload's training samples function {name_of(count_samples)} returned {found!r}",
+        hint="return the number of samples, or None",
+    )
 
 
 def _trace_loaded(workload: Workload, request: TraceRequest, host_copies: HostCopies | None) -> StepTrace:

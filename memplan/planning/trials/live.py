@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from memplan.devices.cards import DeviceKind
 from memplan.errors import NothingFitsError, WorkloadError
 from memplan.planning.evaluation_peak import evaluation_peak_notes
+from memplan.planning.micro_batch_cap import MicroBatchCap, micro_batch_cap, within_data
 from memplan.planning.trials.batch_sizes import BatchSizes
 from memplan.planning.trials.measured_lines import measured_line
 from memplan.planning.trials.neighbours import others_bytes
@@ -66,10 +67,12 @@ class LiveFindings:
 
 def _reading_of(trial: Trial) -> Reading:
     """Turn a trial into what the search needs to know of it."""
-    measured = trial.outcome.measurement
+    measured, samples = trial.outcome.measurement, trial.outcome.available_samples
     peak_bytes = measured.peak_device_bytes if measured else None
     if trial.fits:
         return Reading(kind=ReadingKind.FITS, peak_bytes=peak_bytes)
+    if samples is not None:
+        return Reading(kind=ReadingKind.TOO_FEW_SAMPLES, available_samples=samples)
     kind = ReadingKind.TOO_LARGE if trial.outcome.kind.is_too_large else ReadingKind.STOP
     return Reading(kind=kind, peak_bytes=peak_bytes)
 
@@ -82,11 +85,7 @@ class LiveSearch:
         self._request = question.request
         self._device = question.device
         self._band = question.band
-        self._sizes = BatchSizes(
-            current=question.subject.current,
-            global_batch_size=question.request.global_batch_size,
-            largest=question.micro_batch_cap,
-        )
+        self._cap = micro_batch_cap(question, traces)
         self._session = session
         self._traces = traces
         self._observer = observer
@@ -106,6 +105,19 @@ class LiveSearch:
         if measured := trial.outcome.measurement:
             self._traces.learn(trial.recipe, measured)
         return trial
+
+    @property
+    def cap(self) -> MicroBatchCap:
+        """The largest micro-batch that is considered, by what is asked for and by what trials showed of the data."""
+        return self._cap
+
+    @property
+    def _sizes(self) -> BatchSizes:
+        return BatchSizes(
+            current=self._subject.current,
+            global_batch_size=self._request.global_batch_size,
+            largest=self._cap.size,
+        )
 
     @property
     def trials(self) -> tuple[Trial, ...]:
@@ -258,7 +270,10 @@ class LiveSearch:
         return True
 
     def _try(self, recipe: Recipe, purpose: str, reference: Trial) -> Trial:
-        return self._session.try_recipe(recipe, purpose, step_limit=step_limit(reference, recipe))
+        trial = self._session.try_recipe(recipe, purpose, step_limit=step_limit(reference, recipe))
+        if (samples := trial.outcome.available_samples) is not None:
+            self._cap = within_data(self._cap, samples, world_size=1)  # the batch function is one replica's
+        return trial
 
     def _predicted(self, recipe: Recipe, first: Trial) -> Callable[[int], float]:
         """Return the device peak in bytes that is expected of a recipe at a micro-batch."""

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memplan.errors import WorkloadError
-from memplan.integrations.largest_samples import largest_samples, size_of
+from memplan.integrations.largest_samples import largest_samples, number_of_samples, size_of
 
 
 class Counted:
@@ -82,3 +82,10 @@ def test_samples_of_a_hugging_face_dataset_are_such_a_dataset_where_its_trainers
     taken = largest_samples(Selectable([3, 9, 5]), look_at=10, by_selection=True)(2)
     assert (type(taken), taken.lengths) == (Selectable, [9, 5])
     assert type(largest_samples(Selectable([3, 9, 5]), look_at=10)(2)) is list
+
+
+def test_only_datasets_with_a_length_say_how_many_samples_they_have() -> None:
+    assert number_of_samples([1, 2, 3]) == 3
+    assert number_of_samples([]) is None
+    assert number_of_samples(iter([1, 2, 3])) is None
+    assert number_of_samples(None) is None

@@ -248,6 +248,11 @@ def test_a_plain_dataloader_and_several_of_them_will_do() -> None:
     assert set(arrived(Net(), Loaders(a=True, b=True)).batch(1).unpacked()) == {"a", "b"}
 
 
+def test_the_samples_of_one_loader_are_counted_and_those_of_several_are_not() -> None:
+    assert arrived(Net(), Data()).training_samples() == 20
+    assert arrived(Net(), Loaders(a=True, b=True)).training_samples() is None
+
+
 def test_a_module_that_optimizes_by_hand_is_refused_before_anything_is_built() -> None:
     class ByHand(Net):
         def __init__(self) -> None:

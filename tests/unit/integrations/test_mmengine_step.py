@@ -127,7 +127,7 @@ def test_the_loader_is_the_runners_with_batches_of_a_size() -> None:
     loader = workload.loader(3)
     assert (loader.batch_size, loader.num_workers, loader.persistent_workers) == (3, 2, True)
     assert len(next(iter(loader))["inputs"]) == 3
-    assert len(loader.dataset) == 12
+    assert len(loader.dataset) == workload.training_samples() == 12
 
 
 def test_the_typical_batch_is_of_images_of_the_median_size() -> None:

@@ -134,7 +134,7 @@ def test_typical_samples_are_those_of_the_median_length(arguments: Any) -> None:
     step = arrived(arguments).batch.__self__
     assert step.typical_batch(2)["input_ids"].shape == (2, 4)  # lengths 3, 5, 2, 8, 4, 6, 1, 7, 2, 16, 3, 4
     assert max(step.sample_sizes()) == 1.0
-    assert len(step.sample_sizes()) == len(LENGTHS)
+    assert len(step.sample_sizes()) == step.training_samples() == len(LENGTHS)
 
 
 def test_the_model_stays_on_the_device_it_is_moved_to(arguments: Any) -> None:

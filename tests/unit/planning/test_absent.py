@@ -19,6 +19,10 @@ class Prediction:
     """Answers like traces: 100 MiB, and so many a sample."""
 
     mib_per_sample: float
+    samples: int | None = None
+
+    def training_samples(self, recipe: Recipe) -> int | None:
+        return self.samples
 
     def of_if_traceable(self, recipe: Recipe):
         return estimate(100, recipe)
@@ -45,9 +49,11 @@ class Session:
         return CHECK
 
 
-def recommended(mib_per_sample: float, *, now: int = 4, rate: float | None = 0.1, **options: object):
+def recommended(
+    mib_per_sample: float, *, now: int = 4, rate: float | None = 0.1, samples: int | None = None, **options: object
+):
     asked = question(subject(Recipe(micro_batch_size=now, learning_rate=rate)), precisions=(Precision.FP32,), **options)
-    return recommend_by_estimate(asked, Prediction(mib_per_sample), Session())
+    return recommend_by_estimate(asked, Prediction(mib_per_sample, samples), Session())
 
 
 def test_the_band_is_filled_where_it_can_be_reached() -> None:
@@ -77,6 +83,12 @@ def test_whoever_has_no_rate_or_names_the_batch_gets_it(options: dict[str, int |
 
 def test_the_largest_that_may_be_considered_is_named() -> None:
     assert "Larger micro-batches than 20 are not looked at." in recommended(7, micro_batch_cap=20).reasons
+
+
+def test_no_larger_batch_is_planned_than_the_training_set_fills() -> None:
+    found = recommended(7, samples=80)
+    assert found.recipe.micro_batch_size == 80
+    assert "The training set has 80 samples: they fill no larger micro-batch." in found.reasons
 
 
 def test_without_a_limit_a_batch_of_many_thousands_is_not_made_smaller() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -362,3 +363,35 @@ def test_a_convex_peak_that_is_a_tenth_off_in_proportion_takes_three_trials(
     if inside:
         assert found.best in inside
         assert len(found.tried) <= 3
+
+
+@pytest.mark.parametrize(("available", "tried", "best"), [(50, (67, 50), 50), (8, (67, 8), 8)])
+def test_where_data_end_the_largest_size_that_they_fill_is_tried(
+    available: int, tried: tuple[int, ...], best: int
+) -> None:
+    device = Device(line(100_000, 10_000))
+
+    def ask(size: int) -> Reading:
+        reading = device(size)
+        if size > available:
+            return Reading(kind=ReadingKind.TOO_FEW_SAMPLES, available_samples=available)
+        return reading
+
+    found = find_micro_batch(ask, device.peak, BAND, sizes=range(1, 4097))
+    assert (found.tried, found.best, found.reached_cap) == (tried, best, True)
+
+
+@pytest.mark.parametrize("available", [0, 67, 5000])
+def test_a_batch_that_data_never_fill_ends_the_search(available: int) -> None:
+    short = Reading(kind=ReadingKind.TOO_FEW_SAMPLES, available_samples=available)
+    found = find_micro_batch(lambda _: short, line(100_000, 10_000), BAND, sizes=range(1, 4097))
+    assert (found.tried, found.best) == ((67,), None)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"kind": ReadingKind.TOO_FEW_SAMPLES}, {"kind": ReadingKind.STOP, "available_samples": 3}],
+)
+def test_only_a_reading_of_too_few_samples_says_how_many_there_are(fields: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="says how many there are"):
+        Reading(**fields)

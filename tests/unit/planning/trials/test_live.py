@@ -27,7 +27,8 @@ class SimulatedDevice:
     """Answers like a trial session: 100 MiB, and so many MiB a sample for each precision; 2000
     means that it never steps, 3000 that the user's code raises, 4000 that the loss is not a number.
 
-    Accumulation keeps gradients of ``mib_of_gradients`` beside the activations, a precision its ``mib_kept_in``.
+    There are so many ``samples``. Accumulation keeps gradients of ``mib_of_gradients`` beside the activations, a
+    precision its ``mib_kept_in``.
     """
 
     def __init__(
@@ -37,8 +38,10 @@ class SimulatedDevice:
         mib_of_gradients: int = 0,
         step_s: dict[Precision, float] | None = None,
         mib_kept_in: dict[Precision, int] | None = None,
+        samples: int = 10_000,
     ) -> None:
         self.mib_per_sample = mib_per_sample
+        self.samples = samples
         self.step_s = step_s or {}
         self.mib_kept_in = mib_kept_in or {}
         self.mib_of_gradients = mib_of_gradients
@@ -61,7 +64,10 @@ class SimulatedDevice:
         self.asked.append((recipe, step_limit))
         peak_mib = self.peak_mib(recipe)
         kind, evidence = OutcomeKind.FITS, ""
-        if self.mib_per_sample[recipe.precision] >= 4000:
+        is_short = recipe.micro_batch_size > self.samples
+        if is_short:
+            kind, evidence = OutcomeKind.USER_ERROR, f"it has {self.samples}"
+        elif self.mib_per_sample[recipe.precision] >= 4000:
             kind, evidence = OutcomeKind.NON_FINITE_LOSS, "losses nan"
         elif self.mib_per_sample[recipe.precision] >= 3000:
             kind, evidence = OutcomeKind.USER_ERROR, "expected Float but found Half"
@@ -71,7 +77,7 @@ class SimulatedDevice:
             kind = OutcomeKind.HOST_OUT_OF_MEMORY
         made = trial(
             recipe.micro_batch_size,
-            peak_mib if peak_mib <= 1000 else None,
+            peak_mib if peak_mib <= 1000 and not is_short else None,
             number=len(self._trials) + 1,
             purpose=purpose,
             precision=recipe.precision,
@@ -79,6 +85,8 @@ class SimulatedDevice:
             kind=kind,
             evidence=evidence,
         )
+        if is_short:
+            made = replace(made, outcome=replace(made.outcome, available_samples=self.samples))
         step_s = self.step_s.get(recipe.precision)
         if step_s is not None and made.outcome.measurement is not None:
             measured = replace(made.outcome.measurement, step_times_s=(2 * step_s, step_s))
@@ -90,9 +98,13 @@ class SimulatedDevice:
 class Prediction:
     """Answers like traces: right, or off by a factor."""
 
-    def __init__(self, device: SimulatedDevice, factor: float = 1.0) -> None:
+    def __init__(self, device: SimulatedDevice, factor: float = 1.0, samples: int | None = None) -> None:
         self._device = device
         self._factor = factor
+        self._samples = samples
+
+    def training_samples(self, recipe: Recipe) -> int | None:
+        return self._samples
 
     def learn(self, recipe, measured) -> None:
         del recipe, measured
@@ -112,10 +124,11 @@ def search_on(
     factor: float = 1.0,
     band: Band = BAND,
     on: DeviceSpec = CPU,
+    samples: int | None = None,
     **options: object,
 ) -> LiveSearch:
     asked = question(subject(current or Recipe(micro_batch_size=4), config), device=on, band=band, **options)
-    return LiveSearch(asked, device, Prediction(device, factor), ignore)
+    return LiveSearch(asked, device, Prediction(device, factor, samples), ignore)
 
 
 def sizes_of(device: SimulatedDevice, precision: Precision) -> list[int]:
@@ -133,6 +146,27 @@ def test_each_precision_takes_the_users_size_and_one_in_the_band() -> None:
     search_on(device, precisions=(Precision.FP32, Precision.BF16)).compare()
     assert sizes_of(device, Precision.FP32) == [4, 12]  # 100 + 12 * 50 = 700, the nearest below 0.9 * 800
     assert sizes_of(device, Precision.BF16) == [4, 24]  # 100 + 24 * 25 = 700
+
+
+def test_no_size_is_tried_that_the_training_set_cannot_fill() -> None:
+    device = SimulatedDevice({Precision.FP32: 50})
+    search_on(device, samples=9, precisions=(Precision.FP32,)).compare()
+    assert sizes_of(device, Precision.FP32) == [4, 9]
+
+
+def test_where_a_trial_finds_too_few_samples_all_of_them_are_tried_and_no_more_in_any_precision() -> None:
+    device = SimulatedDevice({Precision.FP32: 50, Precision.BF16: 25}, samples=9)
+    search = search_on(device, precisions=(Precision.FP32, Precision.BF16))
+    search.compare()
+    assert sizes_of(device, Precision.FP32) == [4, 12, 9]
+    assert sizes_of(device, Precision.BF16) == [4, 9]
+    assert search.cap.reason == "The training set has 9 samples: they fill no larger micro-batch."
+
+
+def test_a_current_size_of_more_samples_than_there_are_ends_the_plan() -> None:
+    device = SimulatedDevice({Precision.FP32: 50}, samples=3)
+    with pytest.raises(WorkloadError, match="it has 3"):
+        search_on(device).compare()
 
 
 def test_a_wrong_slope_is_corrected_with_one_more_trial() -> None:
