@@ -25,20 +25,19 @@ from memplan.results import PrecisionVerdict
 from memplan.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping
 
     from memplan.errors import NothingFitsError
     from memplan.planning.question import Question
     from memplan.planning.subject import Subject
     from memplan.planning.traces import Traces
     from memplan.planning.trials.session import TrialSession
-    from memplan.recipe import Precision, Recipe
+    from memplan.recipe import Precision
     from memplan.results import Estimate, Trial
 
 _CHECK_MICRO_BATCH = 2
 # A longer step belongs to a model or number format made for cards: the plan does not wait for its check on the CPU.
 _CHECK_STEP_LIMIT = StepLimit(limit_s=30.0)
-_DOES_NOT_FIT = "does not fit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +70,11 @@ def recommend_by_estimate(question: Question, traces: Traces, session: TrialSess
         UsageError: none that is asked for can be used.
     """
     subject = question.subject
-    verdicts, bests = zip(*(_judged(precision, question, traces) for precision in _precisions(question)), strict=True)
-    best = next((each for each in bests if each is not None), None)
+    obstacles = {precision: _obstacle(precision, question, traces) for precision in _precisions(question)}
+    found = {each: None if why else _largest(each, question, traces) for each, why in obstacles.items()}
+    best = next((each for each in found.values() if each is not None), None)
     if best is None:
-        raise _failure(verdicts, question, traces)
+        raise _failure(obstacles, question, traces)
     check = check_on_cpu(subject, session)
     recipe = best.estimate.recipe
     scaled = scale(recipe, subject, question.request, traces.optimizer_name(recipe))
@@ -84,7 +84,7 @@ def recommend_by_estimate(question: Question, traces: Traces, session: TrialSess
         estimate=best.estimate,
         chosen=None,
         trials=session.trials,
-        verdicts=verdicts,
+        verdicts=tuple(_verdict(each, obstacles[each], largest) for each, largest in found.items()),
         reasons=(*_reasons(best, question), *sentences(scaled.remark)),
         notes=(
             *([scaled.warning] if scaled.warning else []),
@@ -120,24 +120,27 @@ def _precisions(question: Question) -> tuple[Precision, ...]:
     return tuple(dict.fromkeys(wanted))
 
 
-def _judged(precision: Precision, question: Question, traces: Traces) -> tuple[PrecisionVerdict, _Largest | None]:
-    """Say what one precision is worth by its estimate at the largest micro-batch, or why it has none."""
-    subject, largest = question.subject, None
+def _obstacle(precision: Precision, question: Question, traces: Traces) -> str | None:
+    """Say why nothing is predicted for a precision; None where something is."""
+    subject = question.subject
     recipe = replace(subject.current, precision=precision)
-    remark = (
-        None if recipe == subject.current else why_unsupported(precision, question.device) or subject.obstacle(recipe)
-    )
-    if remark is None and traces.of_if_traceable(recipe) is None:
-        remark = "cannot be traced"
-    if remark is None:
-        largest = _largest(recipe, question, traces)
-        remark = "predicted for the card, not run on it" if largest else _DOES_NOT_FIT
-    estimate = None if largest is None else largest.estimate
-    return PrecisionVerdict(precision=precision, estimate=estimate, remark=remark), largest
+    is_new = recipe != subject.current
+    refused = (why_unsupported(precision, question.device) or subject.obstacle(recipe)) if is_new else None
+    return refused or ("cannot be traced" if traces.of_if_traceable(recipe) is None else None)
 
 
-def _largest(recipe: Recipe, question: Question, traces: Traces) -> _Largest | None:
+def _verdict(precision: Precision, obstacle: str | None, largest: _Largest | None) -> PrecisionVerdict:
+    """Say what a precision is worth by its estimate at the largest micro-batch, or why it has none."""
+    if largest is None:
+        return PrecisionVerdict(precision=precision, remark=obstacle or "does not fit")
+    remark = "predicted for the card, not run on it"
+    return PrecisionVerdict(precision=precision, estimate=largest.estimate, remark=remark)
+
+
+def _largest(precision: Precision, question: Question, traces: Traces) -> _Largest | None:
+    """Solve for the largest micro-batch of a precision; None where none fits."""
     request, band, cap = question.request, question.band, micro_batch_cap(question, traces)
+    recipe = replace(question.subject.current, precision=precision)
     peak_at = traces.process_peak(recipe)
     largest = largest_micro_batch(peak_at, limit_bytes=band.upper_bytes, cap=cap.size)
     if largest is None:
@@ -163,16 +166,13 @@ def _trusted_bound(question: Question) -> int | None:
     return max(TRUSTED_RATIO * original.micro_batch_size, question.subject.current.micro_batch_size)
 
 
-def _failure(verdicts: Sequence[PrecisionVerdict], question: Question, traces: Traces) -> NothingFitsError | UsageError:
+def _failure(
+    obstacles: Mapping[Precision, str | None], question: Question, traces: Traces
+) -> NothingFitsError | UsageError:
     """Say what the precisions that do not fit would need, and why others were not predicted."""
-    reasons = {each.precision: each.remark for each in verdicts if each.remark != _DOES_NOT_FIT}
-    left_out = named_together("cannot be used", reasons)
+    left_out = named_together("cannot be used", {each: why for each, why in obstacles.items() if why})
     smallest = question.subject.current.with_micro_batch_size(1)
-    estimates = [
-        traces.estimate(replace(smallest, precision=each.precision))
-        for each in verdicts
-        if each.remark == _DOES_NOT_FIT
-    ]
+    estimates = [traces.estimate(replace(smallest, precision=each)) for each, why in obstacles.items() if not why]
     if not estimates:
         return UsageError("; ".join(left_out))
     said = [
