@@ -30,7 +30,14 @@ from memplan.cli.options import (
     whole_number,
     writable_path,
 )
-from memplan.cli.terminal import console_for, say, say_how_to_apply, say_how_to_run, say_what_was_written, say_written
+from memplan.cli.terminal import (
+    console_for,
+    say,
+    say_diff_was_written,
+    say_how_to_apply,
+    say_how_to_run,
+    say_what_was_written,
+)
 from memplan.run_names import DEFAULT_STORE
 
 if TYPE_CHECKING:
@@ -158,8 +165,8 @@ def _deliver(plan: Plan, console: Console, *, output: Path | None, apply_now: bo
     patch = deliver_patch(plan.config_patch, output=output, apply=apply_now)
     if output is not None and patch is None:
         say(console, f"there is no patch, so {output} is not written")
-    elif output is not None:
-        say_written(console, output)
+    elif output is not None and patch is not None:
+        say_diff_was_written(console, output, patch)
     if patch is not None and apply_now:
         say_what_was_written(console, patch)
     elif patch is not None:

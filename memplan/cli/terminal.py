@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan.run_names import store_option
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rich.console import Console, RenderableType
 
     from memplan.patches import ConfigPatch
@@ -52,10 +51,16 @@ def say_how_to_apply(console: Console, run_id: str, store: Path) -> None:
     say(console, f"\napply it with:  memplan apply {run_id}{store_option(store)}")
 
 
-def say_written(console: Console, path: Path) -> None:
-    """Say that a file was written; what goes to a pipe or device speaks for itself."""
+def say_written(console: Console, path: Path, *, use: str = "") -> None:
+    """Say that a file was written, and what it is good for; what goes to a pipe or device speaks for itself."""
     if path.is_file():
-        say(console, f"wrote {path}")
+        say(console, f"wrote {path}{use}")
+
+
+def say_diff_was_written(console: Console, path: Path, patch: ConfigPatch) -> None:
+    """Say that a patch's diff was written, and in which folder it is to be applied where that is not this one."""
+    is_here = Path(patch.root_path) == Path.cwd()
+    say_written(console, path, use="" if is_here else f", which git apply or patch -p1 takes in {patch.root_path}")
 
 
 def say_what_was_written(console: Console, patch: ConfigPatch, *, undone: bool = False) -> None:
