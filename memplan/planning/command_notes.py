@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
@@ -54,18 +55,22 @@ def note_on_left_out(subject: Subject, recipe: Recipe, patch: ConfigPatch | None
         return ()
     if patch is None or patch.files:
         template = parse_template(source.template)
-        return _note_on_silent_rate(subject, template, recipe, is_patched=patch is not None)
+        return _note_on_silent_rate(subject, template, recipe, patch)
     left = "" if takes_more_flags(source) else flags_without_placeholder(subject, patch)
     return (f"the line to run leaves out {left}, which belongs to the change",) if left else ()
 
 
 def _note_on_flat_peaks(trials: Sequence[Trial]) -> list[str]:
-    """Doubt that the command uses the micro-batch, if at least twice the samples made no difference to the peak."""
-    read = [(trial.recipe.micro_batch_size, trial.outcome.measurement) for trial in trials]
-    peaks = sorted((size, measured.peak_process_bytes) for size, measured in read if measured is not None)
-    if not peaks or peaks[-1][0] < 2 * peaks[0][0] or peaks[-1][1] > peaks[0][1] * (1 + _NOTICEABLE_SHARE):
+    """Doubt that the command uses the micro-batch, if twice the samples made no difference to peak and time."""
+    read = [(trial.recipe.micro_batch_size, found) for trial in trials if (found := trial.outcome.measurement)]
+    read.sort(key=lambda each: (each[0], each[1].peak_process_bytes))
+    if not read or read[-1][0] < 2 * read[0][0]:
         return []
-    sizes = f"{peaks[0][0]} and {peaks[-1][0]}"
+    (fewest, least), (most, largest) = read[0], read[-1]
+    is_as_large = largest.peak_process_bytes <= least.peak_process_bytes * (1 + _NOTICEABLE_SHARE)
+    if not (is_as_large and _is_as_long(least, largest)):
+        return []
+    sizes = f"{fewest} and {most}"
     return [f"the peaks at micro-batch {sizes} are alike: check that the script heeds what {{micro_batch_size}} sets"]
 
 
@@ -86,8 +91,11 @@ def _note_on_unfilled_batches(trials: Sequence[Trial]) -> list[str]:
 
 def _are_alike(fewer: Measurement, more: Measurement) -> bool:
     is_as_large = more.peak_allocated_bytes <= fewer.peak_allocated_bytes * (1 + _NOTICEABLE_SHARE)
-    is_as_long = median(more.step_times_s) <= median(fewer.step_times_s) * (1 + _NOTICEABLE_TIME)
-    return is_as_large and is_as_long
+    return is_as_large and _is_as_long(fewer, more)
+
+
+def _is_as_long(fewer: Measurement, more: Measurement) -> bool:
+    return median(more.step_times_s) <= median(fewer.step_times_s) * (1 + _NOTICEABLE_TIME)
 
 
 def _note_on_what_follows(trials: Sequence[Trial], steps: int) -> str:
@@ -111,10 +119,17 @@ def _note_on_slow_starts(trials: Sequence[Trial], steps: int) -> list[str]:
 
 
 def _note_on_silent_rate(
-    subject: Subject, template: CommandTemplate, recipe: Recipe, *, is_patched: bool
+    subject: Subject, template: CommandTemplate, recipe: Recipe, patch: ConfigPatch | None
 ) -> tuple[str, ...]:
     """Say that the line to run keeps the old rate where the command takes none."""
     if recipe.learning_rate == subject.current.learning_rate or template.sets(PlaceholderName.LEARNING_RATE):
         return ()
-    remedy = f"{'apply the patch, or ' if is_patched else ''}set {recipe.learning_rate:g} there"
+    remedy = f"{'' if patch is None else _how_to_apply(patch)}set {recipe.learning_rate:g} there"
     return (f"the line to run leaves the learning rate as it is: {remedy}",)
+
+
+def _how_to_apply(patch: ConfigPatch) -> str:
+    """Say that the patch does it too; where all its files are new, the line must name the first of them."""
+    if any(each.original_text is not None for each in patch.files):
+        return "apply the patch, or "
+    return f"apply the patch and let the line read {Path(patch.files[0].path).name}, or "

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan.configs import for_replicas, read_config
+from memplan.configs import PatchStyle, for_replicas, read_config
 from memplan.errors import ConfigError, MemplanError, UsageError
 from memplan.planning.subject import Subject, subject_of_config
 from memplan.plans.changes import COMMAND_PRECISION
@@ -82,14 +82,15 @@ def config_beside(
     """Read the config, if there is one; one that only the command understands is left to it, with a note.
 
     Raises:
-        ConfigError: the config cannot be read, and no command reads it instead.
+        ConfigError: the config cannot be read, and no command reads it instead; or the command is to get a copy of it.
     """
     if not paths:
         return None, ()
     try:
         return read_config(*paths, format_name=format_name, knob_keys=knob_keys, workload_target=workload), ()
     except ConfigError as error:
-        if command is None or format_name is not None or knob_keys or not all(each.is_file() for each in paths):
+        is_left_to_it = command is not None and not parse_template(command.template).has(PlaceholderName.PATCHED_CONFIG)
+        if not is_left_to_it or format_name is not None or knob_keys or not all(each.is_file() for each in paths):
             raise
         told = MemplanError(error.problem, where=error.where)  # without the hint, which may be to give a command
         return None, (f"no patch: {told}",)
@@ -137,6 +138,7 @@ def subject_of_command(
     template = parse_template(command.template)
     if template.has(PlaceholderName.PATCHED_CONFIG):
         _require_one_file(config)
+        request = replace(request, patch_style=request.patch_style or PatchStyle.IN_PLACE)  # as trials are run
     if config is not None:
         config = for_replicas(config, request.world_size)
     current = _first_recipe(command, template, config, request)

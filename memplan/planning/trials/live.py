@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memplan.devices.cards import DeviceKind
-from memplan.errors import NothingFitsError, WorkloadError
+from memplan.errors import NothingFitsError, PatchError, WorkloadError
 from memplan.planning.evaluation_peak import evaluation_peak_notes
 from memplan.planning.micro_batch_cap import MicroBatchCap, micro_batch_cap, within_data
 from memplan.planning.trials.batch_sizes import BatchSizes
@@ -313,8 +313,12 @@ class LiveSearch:
         if any(trial.recipe.accumulation_steps > 1 for trial in self._session.trials):
             return
         accumulated = replace(recipe, accumulation_steps=2)
-        if not self._subject.is_command or self._subject.obstacle(accumulated) is None:
+        if self._subject.is_command and self._subject.obstacle(accumulated) is not None:
+            return
+        try:
             self._session.try_recipe(accumulated, "accumulation")
+        except PatchError as error:
+            self._observer(Notice(text=f"accumulation was not tried: {error.problem}"))
 
     def _failure(self) -> NothingFitsError | WorkloadError:
         trials = self._session.trials

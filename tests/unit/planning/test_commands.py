@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from memplan.configs import apply_patch, read_config
-from memplan.errors import UsageError
+from memplan.configs import PatchStyle, apply_patch, read_config
+from memplan.errors import ConfigError, UsageError
 from memplan.planner import Planning
 from memplan.planning.command_notes import command_notes, note_on_left_out
 from memplan.planning.commands import CommandOptions, command_options, config_beside, subject_of_command
@@ -103,6 +103,30 @@ def test_a_config_that_only_the_command_reads_is_left_to_it_without_a_hint_at_a_
     command = CommandOptions(template="t {config} {micro_batch_size}", config_path=path)
     found = config_beside(command, [path], format_name=None, knob_keys=None, workload=None)
     assert found == (None, (f"no patch: {path}: files ending in '.gin' are not configs memplan reads",))
+
+
+def test_a_config_of_which_trials_get_a_copy_must_be_readable(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text("batch_size: 0\n")
+    command = CommandOptions(template="t {patched_config}")
+    with pytest.raises(ConfigError, match="batch_size=0 must be a whole number"):
+        config_beside(command, [path], format_name=None, knob_keys=None, workload=None)
+
+
+@pytest.mark.parametrize(
+    ("template", "asked", "style"),
+    [
+        ("t {patched_config}", None, PatchStyle.IN_PLACE),
+        ("t {patched_config}", PatchStyle.CHILD, PatchStyle.CHILD),
+        ("t {config} {micro_batch_size}", None, None),
+    ],
+)
+def test_the_line_to_run_reads_the_config_that_the_patch_changes(
+    tmp_path: Path, template: str, asked: PatchStyle | None, style: PatchStyle | None
+) -> None:
+    config = config_of(tmp_path, "batch_size: 4\n", name="x.yaml")
+    command = CommandOptions(template=template, config_path=config.path)
+    assert subject_of_command(command, config, PlanRequest(patch_style=asked))[1].patch_style is style
 
 
 def test_a_precision_that_only_the_command_can_say_is_the_first_of_the_next_plan(tmp_path: Path) -> None:
@@ -209,6 +233,8 @@ def test_peaks_that_do_not_follow_the_micro_batch_raise_a_doubt() -> None:
     assert any("4 and 9 are alike" in note for note in command_notes(subject, flat, subject.current))
     assert not any("alike" in note for note in command_notes(subject, rising, subject.current))
     assert not any("alike" in note for note in command_notes(subject, flat[:1], subject.current))
+    slower = (timed(4, 500, 0.25), timed(9, 500, 0.5))
+    assert not any("alike" in note for note in command_notes(subject, slower, subject.current))
 
 
 @pytest.mark.parametrize(
@@ -233,15 +259,25 @@ def test_time_that_passes_outside_of_steps_is_named(duration_s: float, is_said: 
     assert any(said in note for note in command_notes(subject, (slow,), subject.current)) is is_said
 
 
-@pytest.mark.parametrize(("template", "is_said"), [("", True), (" {learning_rate}", False)])
-def test_a_line_that_keeps_the_old_rate_says_so(tmp_path: Path, template: str, is_said: bool) -> None:
-    path = tmp_path / "args.json"
-    path.write_text('{"per_device_train_batch_size": 4, "learning_rate": 0.001}')
-    command = CommandOptions(template=f"t {{micro_batch_size}}{template}", config_path=path)
-    subject, request = subject_of_command(command, read_config(path), PlanRequest())
+@pytest.mark.parametrize(
+    ("template", "style", "said"),
+    [
+        ("", PatchStyle.IN_PLACE, "apply the patch, or set 0.002 there"),
+        ("", PatchStyle.CHILD, "apply the patch and let the line read x_memplan.py, or set 0.002 there"),
+        (" {learning_rate}", PatchStyle.CHILD, None),
+    ],
+)
+def test_a_line_that_keeps_the_old_rate_says_so(
+    tmp_path: Path, template: str, style: PatchStyle, said: str | None
+) -> None:
+    config = config_of(
+        tmp_path, "data = dict(samples_per_gpu=4)\noptimizer = dict(type='SGD', lr=0.001)\n", name="x.py"
+    )
+    command = CommandOptions(template=f"t {{micro_batch_size}}{template}", config_path=config.path)
+    subject, request = subject_of_command(command, config, PlanRequest(patch_style=style))
     recipe = Recipe(micro_batch_size=8, learning_rate=0.002)
     notes = note_on_left_out(subject, recipe, write_patch(recipe, subject, request, why="it fits"))
-    assert any("apply the patch, or set 0.002 there" in note for note in notes) is is_said
+    assert notes == (() if said is None else (f"the line to run leaves the learning rate as it is: {said}",))
 
 
 def test_an_edited_script_is_another_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from memplan.errors import NothingFitsError, WorkloadError
+from memplan.errors import NothingFitsError, PatchError, WorkloadError
 from memplan.planning.trials.live import LiveSearch
 from memplan.probe.trials import StepLimit
+from memplan.progress import Notice
 from memplan.recipe import Precision, Recipe
 from memplan.recommend.band import Band
 from memplan.results import OutcomeKind
@@ -278,6 +279,21 @@ def test_without_a_trace_the_slope_of_the_first_precision_serves_the_others() ->
     search_on(device, factor=0.0, precisions=(Precision.FP32, Precision.BF16)).compare()
     (landed,) = [each for each in device.trials if each.recipe.precision == "bf16" and each.purpose == "in the band"]
     assert 600 <= device.peak_mib(landed.recipe) <= 800
+
+
+def test_a_config_that_cannot_say_accumulation_is_planned_without_showing_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, events = SimulatedDevice({Precision.FP32: 50}), []
+    run = device.try_recipe
+
+    def try_recipe(recipe: Recipe, purpose: str, **options: object):
+        if purpose == "accumulation":
+            raise PatchError("the config does not set it", where="x.py", hint="write a child")
+        return run(recipe, purpose, **options)
+
+    monkeypatch.setattr(device, "try_recipe", try_recipe)
+    asked = question(subject(Recipe(micro_batch_size=4)), band=BAND, precisions=(Precision.FP32,))
+    LiveSearch(asked, device, Prediction(device), events.append).compare()
+    assert Notice(text="accumulation was not tried: the config does not set it") in events
 
 
 def test_accumulation_is_shown_on_the_recommended_recipe() -> None:
