@@ -109,7 +109,8 @@ class SearchResult:
         smallest_inside: smallest allowed size that is predicted in the band by all that was read; None where none is.
         tried: sizes tried by this search, in order; sizes known before are not among them.
         reached_cap: whether ``best`` is the largest size that was allowed.
-        needed_bytes: where nothing fits, the peak of the smallest size, measured or else predicted; None otherwise.
+        needed_bytes: where nothing fits, the peak of the smallest size, measured or else predicted; None otherwise, and
+            where nothing but that it is above the limit is known.
         remark: one line on how the search ended.
     """
 
@@ -274,18 +275,25 @@ class _Search:
         below = [point for point in points if point[0] < beyond]
         return _moved(self._predicted, [*below, (beyond, self._target.limit_bytes)])
 
-    def _needed_bytes(self) -> int:
+    def _needed_bytes(self) -> int | None:
+        """Return the smallest size's peak; None where all that is known is that it is above the limit."""
         smallest = self._sizes[0]
         measured = self._readings[smallest].peak_bytes if smallest in self._readings else None
-        return measured if measured is not None else round(max(self._corrected()(smallest), 0))
+        if measured is not None:
+            return measured
+        needed_bytes = round(max(self._corrected()(smallest), 0))
+        is_lower_bound = smallest in self._readings and needed_bytes <= self._target.limit_bytes
+        return None if is_lower_bound else needed_bytes
 
     def _remark(self, best: int | None) -> str:
         if self._was_stopped:
             return f"the trial at micro-batch {self._tried[-1]} failed for another reason than memory"
         upper = format_bytes(self._target.upper_bytes)
         if best is None:
-            need = format_bytes(self._needed_bytes())
-            return f"micro-batch {self._sizes[0]} does not fit: it needs about {need}, and {upper} are allowed"
+            needed_bytes = self._needed_bytes()
+            limit = format_bytes(self._target.limit_bytes)
+            need = f"more than {limit}" if needed_bytes is None else f"about {format_bytes(needed_bytes)}"
+            return f"micro-batch {self._sizes[0]} does not fit: it needs {need}, and {upper} are allowed"
         used = format_bytes(self._peak(best))
         if self._peak(best) >= self._target.lower_bytes:
             return f"micro-batch {best} lands in the band at {used}"
