@@ -26,11 +26,11 @@ class TooFewSamplesError(WorkloadError):
 
     Args:
         problem: what is wrong.
-        available: samples that it has.
+        available: samples that it has; None where they were not counted.
         context: place, hint and detail, as for every error.
     """
 
-    def __init__(self, problem: str, *, available: int, **context: str | None) -> None:
+    def __init__(self, problem: str, *, available: int | None = None, **context: str | None) -> None:
         super().__init__(problem, **context)
         self.available = available
 
