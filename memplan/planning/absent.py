@@ -46,12 +46,10 @@ class _Largest:
 
     Args:
         estimate: what it takes.
-        cap: up to where micro-batches were considered.
         ends_with_trust: whether it stands where rules for the learning rate cease to be trusted.
     """
 
     estimate: Estimate
-    cap: MicroBatchCap
     ends_with_trust: bool
 
 
@@ -71,7 +69,8 @@ def recommend_by_estimate(question: Question, traces: Traces, session: TrialSess
     """
     subject = question.subject
     obstacles = {precision: _obstacle(precision, question, traces) for precision in _precisions(question)}
-    found = {each: None if why else _largest(each, question, traces) for each, why in obstacles.items()}
+    cap = micro_batch_cap(question, traces)
+    found = {each: None if why else _largest(each, question, traces, cap.size) for each, why in obstacles.items()}
     best = next((each for each in found.values() if each is not None), None)
     if best is None:
         raise _failure(obstacles, question, traces)
@@ -85,7 +84,7 @@ def recommend_by_estimate(question: Question, traces: Traces, session: TrialSess
         chosen=None,
         trials=session.trials,
         verdicts=tuple(_verdict(each, obstacles[each], largest) for each, largest in found.items()),
-        reasons=(*_reasons(best, question), *sentences(scaled.remark)),
+        reasons=(*_reasons(best, question, cap), *sentences(scaled.remark)),
         notes=(
             *([scaled.warning] if scaled.warning else []),
             f"{device_name} is not present: the recipe is predicted for it, not tried, and its speed is unknown",
@@ -137,24 +136,24 @@ def _verdict(precision: Precision, obstacle: str | None, largest: _Largest | Non
     return PrecisionVerdict(precision=precision, estimate=largest.estimate, remark=remark)
 
 
-def _largest(precision: Precision, question: Question, traces: Traces) -> _Largest | None:
+def _largest(precision: Precision, question: Question, traces: Traces, cap: int) -> _Largest | None:
     """Solve for the largest micro-batch of a precision; None where none fits."""
-    request, band, cap = question.request, question.band, micro_batch_cap(question, traces)
+    request, band = question.request, question.band
     recipe = replace(question.subject.current, precision=precision)
     peak_at = traces.process_peak(recipe)
-    largest = largest_micro_batch(peak_at, limit_bytes=band.upper_bytes, cap=cap.size)
+    largest = largest_micro_batch(peak_at, limit_bytes=band.upper_bytes, cap=cap)
     if largest is None:
         return None
     if request.global_batch_size is None:
-        bound = None if peak_at(cap.size) >= band.lower_bytes else _trusted_bound(question)
+        bound = None if peak_at(cap) >= band.lower_bytes else _trusted_bound(question)
         size = min(largest, bound or largest)
         found = traces.estimate(recipe.with_micro_batch_size(size))
-        return _Largest(estimate=found, cap=cap, ends_with_trust=size == bound)
+        return _Largest(estimate=found, ends_with_trust=size == bound)
     splits = split_global_batch(request.global_batch_size, recipe.world_size, range(largest, 0, -1))
     for size, steps in splits:
         estimate = traces.estimate(replace(recipe, micro_batch_size=size, accumulation_steps=steps))
         if estimate.peak_process_bytes <= band.upper_bytes:
-            return _Largest(estimate=estimate, cap=cap, ends_with_trust=False)
+            return _Largest(estimate=estimate, ends_with_trust=False)
     return None
 
 
@@ -186,8 +185,8 @@ def _failure(
     )
 
 
-def _reasons(best: _Largest, question: Question) -> Iterator[str]:
-    band, size, cap = question.band, best.estimate.recipe.micro_batch_size, best.cap
+def _reasons(best: _Largest, question: Question, cap: MicroBatchCap) -> Iterator[str]:
+    band, size = question.band, best.estimate.recipe.micro_batch_size
     peak_bytes = best.estimate.peak_process_bytes
     share = f"{peak_bytes / band.total_bytes:.0%} of {format_bytes(band.total_bytes)}"
     edges = f"{band.min_utilisation:.0%} to {band.max_utilisation:.0%} wanted"
