@@ -159,7 +159,7 @@ class LiveSearch:
         self._obstacles = {precision: self._obstacle(precision) for precision in self._precisions()}
         for precision, obstacle in self._obstacles.items():
             if obstacle is None:
-                self._search(precision, current)
+                self._obstacles[precision] = self._search_if_writable(precision, current)
         first = self._choose()
         smaller = self._smaller_in_band(first) or missing_half(first.recipe, self.trials, self._sizes.in_order())
         chosen = self._beside(smaller, first, current)
@@ -235,6 +235,20 @@ class LiveSearch:
         wanted = replace(self._subject.current, precision=precision)
         on_cpu = self._device.kind is DeviceKind.CPU
         return why_unsupported(precision, self._device) or self._subject.obstacle(wanted, on_cpu=on_cpu)
+
+    def _search_if_writable(self, precision: Precision, reference: Trial) -> str | None:
+        """Search a precision, or say why the config that its trials would read cannot be written.
+
+        Raises:
+            PatchError: it cannot be in the subject's own precision either.
+        """
+        try:
+            self._search(precision, reference)
+        except PatchError as error:
+            if precision is self._subject.current.precision:
+                raise
+            return error.problem
+        return None
 
     def _search(self, precision: Precision, reference: Trial) -> None:
         """Run the user's own micro-batch at a precision, then the one that lands in the band."""

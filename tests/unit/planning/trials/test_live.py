@@ -281,6 +281,29 @@ def test_without_a_trace_the_slope_of_the_first_precision_serves_the_others() ->
     assert 600 <= device.peak_mib(landed.recipe) <= 800
 
 
+@pytest.mark.parametrize("unwritable", [Precision.BF16, Precision.FP32])
+def test_a_precision_that_a_copy_of_the_config_cannot_say_is_left_out_unless_it_is_the_users(
+    monkeypatch: pytest.MonkeyPatch, unwritable: Precision
+) -> None:
+    device = SimulatedDevice({Precision.FP32: 50, Precision.BF16: 25})
+    run = device.try_recipe
+
+    def try_recipe(recipe: Recipe, purpose: str, **options: object):
+        if recipe.precision is unwritable and purpose != "current recipe":
+            raise PatchError("the config does not set it", where="x.py", hint="write a child")
+        return run(recipe, purpose, **options)
+
+    monkeypatch.setattr(device, "try_recipe", try_recipe)
+    search = search_on(device, precisions=(Precision.FP32, Precision.BF16))
+    if unwritable is Precision.FP32:
+        with pytest.raises(PatchError):
+            search.compare()
+        return
+    found = search.compare()
+    assert found.chosen.recipe.micro_batch_size == 12
+    assert [each.remark for each in found.verdicts][1] == "the config does not set it"
+
+
 def test_a_config_that_cannot_say_accumulation_is_planned_without_showing_it(monkeypatch: pytest.MonkeyPatch) -> None:
     device, events = SimulatedDevice({Precision.FP32: 50}), []
     run = device.try_recipe
