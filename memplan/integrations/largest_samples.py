@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from memplan.errors import WorkloadError
 from memplan.worst_case import WorstBatches, spread_over, worst_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from memplan.worst_case import Measure
 
@@ -18,6 +19,8 @@ _ALIKE = 8
 _IMAGES = 512  # are decoded and augmented for it, in every child process
 _FROM_STREAM = 256
 _DEEPEST = 8
+_LONGEST_NAME = 255
+_SCALAR_BYTES = 8
 
 
 def largest_samples(dataset: Any, *, look_at: int = _IMAGES, by_selection: bool = False) -> WorstBatches:
@@ -60,21 +63,50 @@ def _is_indexed(dataset: Any) -> bool:
     return hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
 
 
-def size_of(sample: Any, depth: int = 0) -> int:
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """One value of a sample.
+
+    Args:
+        size: bytes of a tensor or array, characters of a text, numbers of a list; else one.
+        is_array: whether it is a tensor or array, and no single number.
+        is_name: whether it is a single word, as a path, an identifier or the name of a class is.
+    """
+
+    size: int
+    is_array: bool = False
+    is_name: bool = False
+
+
+def size_of(sample: Any) -> int:
     """Return how much data a sample holds: bytes of tensors and arrays, one for every other value.
 
-    Objects of other kinds are looked into by their attributes.
+    Texts count by their length, but for names and paths beside tensors or arrays, which no batch is made of. Objects of
+    other kinds are looked into by their attributes.
     """
+    values = list(_values(sample, 0))
+    names_count = not any(each.is_array for each in values)
+    return sum(each.size if names_count or not each.is_name else 1 for each in values) or 1
+
+
+def _values(sample: Any, depth: int) -> Iterator[_Value]:
     nbytes = getattr(sample, "nbytes", None)
     if isinstance(nbytes, int):
-        return nbytes
-    if isinstance(sample, str | bytes):
-        return len(sample)
-    if depth > _DEEPEST:
-        return 1
-    if isinstance(sample, list | tuple) and (not sample or isinstance(sample[0], int | float)):
-        return len(sample)
-    if isinstance(sample, list | tuple):
-        return sum(size_of(each, depth + 1) for each in sample)
-    members = sample if isinstance(sample, Mapping) else getattr(sample, "__dict__", {})
-    return sum(size_of(each, depth + 1) for each in members.values()) or 1
+        yield _Value(nbytes, is_array=nbytes > _SCALAR_BYTES)
+    elif isinstance(sample, str):
+        is_word = sample.isascii() and len(sample.split()) <= 1  # scripts without spaces are of other characters
+        yield _Value(len(sample), is_name=is_word and len(sample) <= _LONGEST_NAME)
+    elif isinstance(sample, bytes):
+        yield _Value(len(sample))
+    elif depth > _DEEPEST:
+        yield _Value(1)
+    elif isinstance(sample, list | tuple) and (not sample or isinstance(sample[0], int | float)):
+        yield _Value(len(sample))
+    elif isinstance(sample, list | tuple):
+        for each in sample:
+            yield from _values(each, depth + 1)
+    else:
+        members = sample if isinstance(sample, Mapping) else getattr(sample, "__dict__", {})
+        yield from itertools.chain.from_iterable(_values(each, depth + 1) for each in members.values())
+        if not members:
+            yield _Value(1)

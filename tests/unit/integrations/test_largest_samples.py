@@ -71,6 +71,22 @@ def test_size_counts_bytes_of_tensors_and_one_for_any_other_value() -> None:
     assert size_of((torch.ones(2), [torch.ones(1), torch.ones(1)])) == 16
 
 
+def test_names_and_paths_beside_tensors_do_not_make_a_sample_larger() -> None:
+    def image(path: str, flip: str | None) -> dict[str, object]:
+        return {"image": torch.ones(4), "path": path, "flip": flip}
+
+    assert size_of(image("a.jpg", None)) == size_of(image("folder/longer.jpg", "horizontal")) == 18
+
+
+def test_texts_make_a_sample_larger_beside_tensors_too() -> None:
+    assert size_of({"image": torch.ones(4), "caption": "a dog runs"}) == 16 + 10
+    assert size_of({"image": torch.ones(4), "caption": "犬が走る"}) == 16 + 4
+
+
+def test_a_single_word_counts_by_its_length_where_it_is_the_data() -> None:
+    assert size_of({"molecule": "CCO", "label": torch.tensor(1)}) == 3 + 8
+
+
 class Selectable(Counted):
     """Like a Hugging Face dataset."""
 
