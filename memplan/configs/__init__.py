@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         UserConfig,
     )
     from memplan.configs.writing.applying import apply_patch, deliver_patch, undo_patch
-    from memplan.configs.writing.patching import expressible, plan_patch
+    from memplan.configs.writing.patching import expressible, obstacle_on_cpu, plan_patch
 
 __all__ = [
     "Knob",
@@ -47,6 +47,7 @@ __all__ = [
     "expressible",
     "for_replicas",
     "holds_batch_of_all",
+    "obstacle_on_cpu",
     "on_replicas",
     "plan_patch",
     "read_config",
@@ -59,6 +60,7 @@ _MODULES = {
     "expressible": "writing.patching",
     "for_replicas": "replicas",
     "holds_batch_of_all": "replicas",
+    "obstacle_on_cpu": "writing.patching",
     "on_replicas": "replicas",
     "plan_patch": "writing.patching",
     "read_config": "reading",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from memplan.errors import UsageError
 from memplan.estimators import largest_micro_batch
 from memplan.planning.evaluation_peak import evaluation_peak_notes
-from memplan.planning.micro_batch_cap import MicroBatchCap, micro_batch_cap
+from memplan.planning.micro_batch_cap import MicroBatchCap, micro_batch_cap, notes_on_unfilled
 from memplan.planning.recommendation import Recommendation, accumulation_notes, sentences
 from memplan.planning.writing.patching import scale
 from memplan.plans.changes import original_recipe
@@ -87,6 +87,7 @@ def recommend_by_estimate(question: Question, traces: Traces, session: TrialSess
         reasons=(*_reasons(best, question, cap), *sentences(scaled.remark)),
         notes=(
             *([scaled.warning] if scaled.warning else []),
+            *notes_on_unfilled(cap, subject.current),
             f"{device_name} is not present: the recipe is predicted for it, not tried, and its speed is unknown",
             _check_note(check),
             *accumulation_notes(scaled.recipe, traces),

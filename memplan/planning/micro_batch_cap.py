@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from memplan.planning.question import Question
     from memplan.planning.traces import Traces
+    from memplan.recipe import Recipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,10 +18,12 @@ class MicroBatchCap:
     Args:
         size: samples of it.
         reason: why none beyond it is, one sentence.
+        training_samples: how many there are for each replica, where they are what limits it; None where they are not.
     """
 
     size: int
     reason: str
+    training_samples: int | None = None
 
 
 def micro_batch_cap(question: Question, traces: Traces) -> MicroBatchCap:
@@ -43,6 +46,13 @@ def within_data(cap: MicroBatchCap, samples: int, world_size: int) -> MicroBatch
     if share >= cap.size:
         return cap
     among = f", {share} for each of {world_size} replicas" if world_size > 1 else ""
-    return MicroBatchCap(
-        size=share, reason=f"The training set has {samples} samples{among}: they fill no larger micro-batch."
-    )
+    reason = f"The training set has {samples} samples{among}: they fill no larger micro-batch."
+    return MicroBatchCap(size=share, reason=reason, training_samples=share)
+
+
+def notes_on_unfilled(cap: MicroBatchCap, current: Recipe) -> tuple[str, ...]:
+    """Say that even the current micro-batch is larger than the training set, where it is: scaling starts from it."""
+    if cap.training_samples is None or cap.training_samples >= current.micro_batch_size:
+        return ()
+    unfilled = f"the training set does not even fill the current micro-batch of {current.micro_batch_size}"
+    return (f"{unfilled}, from which rate and schedules are scaled: plan with the data that will be trained on",)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from memplan.configs import obstacle_on_cpu
+from memplan.devices.cards import DeviceKind
 from memplan.planning.command_notes import command_notes
+from memplan.planning.micro_batch_cap import notes_on_unfilled
 from memplan.planning.recommendation import Recommendation, accumulation_notes, sentences
 from memplan.planning.writing.patching import ScaledRecipe, scale
 from memplan.plans.changes import COMMAND_PRECISION, DEVICE_TOTAL
@@ -50,6 +53,8 @@ def recommend_live(question: Question, search: LiveSearch, traces: Traces) -> Re
         reasons=_reasons(question, chosen, search, rate_remark=result.remark),
         notes=(
             *([result.warning] if result.warning and _knows_rate(question) else []),
+            *notes_on_unfilled(search.cap, question.subject.current),
+            *notes_on_own_precision(question, result.recipe),
             *command_notes(question.subject, search.trials, result.recipe),
             *accumulation_notes(chosen.recipe, traces),
         ),
@@ -70,6 +75,16 @@ def _reasons(question: Question, chosen: Trial, search: LiveSearch, *, rate_rema
         *([cap.reason] if chosen.recipe.micro_batch_size == cap.size else []),
         *sentences(knee_reason(chosen, allowed, band), rate_remark if _knows_rate(question) else None),
     )
+
+
+def notes_on_own_precision(question: Question, recipe: Recipe) -> tuple[str, ...]:
+    """Say that the config's own programs do not train on the CPU in the precision that is left as it is."""
+    subject = question.subject
+    is_own = recipe.precision is subject.current.precision
+    if subject.config is None or subject.is_command or not is_own or question.device.kind is not DeviceKind.CPU:
+        return ()
+    obstacle = obstacle_on_cpu(subject.config, recipe.precision)
+    return () if obstacle is None else (f"the config's own precision is left as it is, but {obstacle}",)
 
 
 def _knows_rate(question: Question) -> bool:

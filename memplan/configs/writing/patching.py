@@ -22,15 +22,19 @@ if TYPE_CHECKING:
     from memplan.configs.user_config import RecipeChange, UserConfig
     from memplan.configs.writing.drafts import Draft
     from memplan.configs.writing.verification import Verification
-    from memplan.recipe import Recipe
+    from memplan.recipe import Precision, Recipe
 
 
 def expressible(config: UserConfig, recipe: Recipe, *, on_cpu: bool = False) -> str | None:
     """Return why a config cannot express a recipe, or its programs not train in it on the CPU; None where they can."""
-    ecosystem = ecosystem_named(config.format_name)
     is_new_on_cpu = on_cpu and recipe.precision != config.recipe.precision
-    unusable = ecosystem.obstacle_on_cpu(config, recipe.precision) if is_new_on_cpu else None
-    return unusable or ecosystem.obstacle(config, recipe)
+    unusable = obstacle_on_cpu(config, recipe.precision) if is_new_on_cpu else None
+    return unusable or ecosystem_named(config.format_name).obstacle(config, recipe)
+
+
+def obstacle_on_cpu(config: UserConfig, precision: Precision) -> str | None:
+    """Return why a config's programs do not train in a precision on the CPU; None where they do."""
+    return ecosystem_named(config.format_name).obstacle_on_cpu(config, precision)
 
 
 def plan_patch(config: UserConfig, change: RecipeChange, *, style: PatchStyle | None = None) -> ConfigPatch:

@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from memplan.configs import apply_patch, plan_patch, read_config
-from memplan.planning.present import is_settled
+from memplan.devices.resolving import resolve_device
+from memplan.planning.present import is_settled, notes_on_own_precision
 from memplan.plans import PlanRequest
 from memplan.plans.changes import change_to
-from memplan.recipe import Recipe
+from memplan.recipe import Precision, Recipe
 from memplan.recommend.band import Band
 from memplan.units import MIB
 from tests.making import config_of, question, subject, trial
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+AMP = (
+    "train_dataloader = dict(batch_size=4)\n"
+    "optim_wrapper = dict(type='AmpOptimWrapper', dtype='bfloat16', optimizer=dict(type='SGD', lr=0.01))\n"
+)
+
+
+def test_a_precision_of_the_config_that_its_programs_refuse_on_the_cpu_is_told(tmp_path: Path) -> None:
+    config = config_of(tmp_path, AMP, name="x.py")
+    asked = question(subject(config.recipe, config))
+    note = "the config's own precision is left as it is, but mmengine does not train in bf16 on the CPU"
+    assert notes_on_own_precision(asked, config.recipe) == (note,)
+    assert notes_on_own_precision(asked, replace(config.recipe, precision=Precision.FP32)) == ()
+    assert notes_on_own_precision(replace(asked, device=resolve_device("t4")), config.recipe) == ()
 
 
 def test_a_config_that_memplan_never_patched_is_not_settled() -> None:
