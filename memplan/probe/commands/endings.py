@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memplan.devices.cards import DeviceKind
@@ -18,6 +18,7 @@ from memplan.probe.commands.events import (
     StepsFinished,
     StepSkipped,
 )
+from memplan.probe.commands.launcher_reports import before_launcher, launched_status
 from memplan.probe.commands.readings import first_bad_loss
 from memplan.probe.failure_texts import LINE_LIMIT, is_kernel_text, memory_kind_of_text, one_line
 from memplan.probe.judging import fitting, judge_memory, judge_signal
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 _FEWEST_MEASURED_STEPS = 2  # the first one makes the optimizer's state, so its peak says too little
 _SHELL_SIGNAL_BASE = 128
+_PARSERS_ERROR = re.compile(r"^(?:\S+: )?error: ")  # of argparse and jsonargparse
 _LAST_TRACEBACK_LINE = re.compile(
     r"^(?P<type>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\w*)(?:: (?P<text>.*))?$"
 )
@@ -60,9 +62,13 @@ class CommandEnding:
 def judge_ending(ending: CommandEnding) -> TrialVerdict | None:
     """Say why a command failed; None where it ended by itself after enough steps, which its readings judge."""
     raised = [event for event in ending.events if isinstance(event, ErrorRaised)]
-    if ending.return_code and raised:
-        verdicts = [_of_error(each, ending.is_memory_full or each.is_card_full) for each in raised]
+    launched = [status for event in raised if (status := launched_status(event)) is not None]
+    own = [event for event in raised if launched_status(event) is None]
+    if ending.return_code and own:
+        verdicts = [_of_error(each, ending.is_memory_full or each.is_card_full) for each in own]
         return next((each for each in verdicts if each.kind.is_too_large), verdicts[0])
+    if ending.return_code and launched:
+        return _of_status(replace(ending, return_code=launched[0], log_tail=before_launcher(ending.log_tail)))
     if ending.return_code:
         return _of_status(ending)
     if steps_taken(ending.events) >= _FEWEST_MEASURED_STEPS:
@@ -154,9 +160,16 @@ def _of_status(ending: CommandEnding) -> TrialVerdict:
     printed = _printed_error(ending.log_tail)
     if printed is not None:
         return _of_error(ErrorRaised(pid=0, chain=(printed,), place=None), ending.is_memory_full)
-    last = next((line for line in reversed(ending.log_tail.splitlines()) if line.strip()), "nothing was printed")
-    evidence = f"the command ended with exit status {ending.return_code}: {last.strip()[:LINE_LIMIT]}"
+    evidence = f"the command ended with exit status {ending.return_code}: {_said_last(ending.log_tail)[:LINE_LIMIT]}"
     return TrialVerdict(kind=OutcomeKind.USER_ERROR, evidence=evidence)
+
+
+def _said_last(log_tail: str) -> str:
+    """The last line, or all from where a parser of arguments tells its error, which may take several."""
+    lines = [line.strip() for line in log_tail.splitlines() if line.strip()]
+    parsers = [index for index, line in enumerate(lines) if _PARSERS_ERROR.match(line)]
+    told = lines[parsers[-1] :] if parsers else lines[-1:]
+    return " ".join(told) or "nothing was printed"
 
 
 def _signal_of(return_code: int) -> signal.Signals | None:

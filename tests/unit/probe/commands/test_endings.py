@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from memplan.probe.commands.endings import CommandEnding, judge_ending
@@ -21,11 +23,9 @@ def step(number: int) -> str:
     return f'{{"event": "step", "pid": 7, "step": {number}, "duration_s": 0.5, {figures}, "card": null}}'
 
 
-def raised(*types: str, text: str = "") -> str:
-    names = ", ".join(f'"{each}"' for each in types)
-    return (
-        f'{{"event": "raised", "pid": 7, "chain": [{{"types": [{names}], "text": "{text}"}}], "place": "train.py:9"}}'
-    )
+def raised(*types: str, text: str = "", place: str = "train.py:9") -> str:
+    chain = [{"types": types, "text": text}]
+    return json.dumps({"event": "raised", "pid": 7, "chain": chain, "place": place})
 
 
 def judged(*lines: str, code: int = 1, log: str = "", full: bool = False, killed: bool = False):
@@ -121,3 +121,51 @@ def test_two_steps_are_enough_to_leave_the_judgement_to_the_readings() -> None:
 
 def test_a_scaler_that_skips_every_step_is_a_loss_that_is_not_finite() -> None:
     assert judged(BUILT, '{"event": "skipped", "pid": 7, "count": 8}', code=0).kind is OutcomeKind.NON_FINITE_LOSS
+
+
+ELASTIC_LOG = (
+    "E1124 09:36:24.205000 17996 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1)\n"
+    "Traceback (most recent call last):\n"
+    "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n====\ntrain.py FAILED\n"
+)
+
+
+def torchrun_failed(status: int) -> str:
+    text = f"\n====\ntrain.py FAILED\nRoot Cause (first observed failure):\n[0]:\n  exitcode  : {status} (pid: 8)\n===="
+    return raised("ChildFailedError", "Exception", text=text, place="/usr/bin/torchrun:6")
+
+
+def accelerate_failed(how: str) -> str:
+    text = f"Command '['python', 'train.py']' {how}"
+    return raised("CalledProcessError", "SubprocessError", "Exception", text=text, place="/usr/bin/accelerate:6")
+
+
+@pytest.mark.parametrize("launcher", [torchrun_failed(1), accelerate_failed("returned non-zero exit status 1.")])
+def test_of_a_launched_script_that_exits_the_scripts_own_last_line_is_the_evidence(launcher: str) -> None:
+    verdict = judged(launcher, log=f"epoch 1\nthe folder /data is empty\n{ELASTIC_LOG}")
+    assert verdict.kind is OutcomeKind.USER_ERROR
+    assert verdict.evidence == "the command ended with exit status 1: the folder /data is empty"
+
+
+@pytest.mark.parametrize("launcher", [torchrun_failed(-9), accelerate_failed("died with <Signals.SIGKILL: 9>.")])
+def test_a_signal_to_a_launched_script_is_judged_as_one_to_the_command(launcher: str) -> None:
+    assert judged(launcher).kind is OutcomeKind.CRASH
+    assert judged(launcher, killed=True).kind is OutcomeKind.HOST_OUT_OF_MEMORY
+    assert judged(launcher, full=True).kind is OutcomeKind.HOST_OUT_OF_MEMORY
+
+
+def test_what_a_launched_script_raised_outweighs_its_launchers_report() -> None:
+    verdict = judged(torchrun_failed(1), raised("KeyError", "Exception", text="'image'"))
+    assert verdict.evidence == "KeyError: 'image' (train.py:9)"
+
+
+def test_a_program_that_the_users_code_runs_in_vain_is_the_users_error() -> None:
+    text = "Command '['nvcc']' returned non-zero exit status 1."
+    verdict = judged(raised("CalledProcessError", "Exception", text=text))
+    assert verdict.evidence == f"CalledProcessError: {text} (train.py:9)"
+
+
+def test_the_error_of_a_parser_of_arguments_is_told_whole() -> None:
+    log = "usage: cli.py [-h]\nerror: Parser key 'data':\n  Errors:\n    - Option 'batchsize' is not accepted\n"
+    said = "error: Parser key 'data': Errors: - Option 'batchsize' is not accepted"
+    assert judged(code=2, log=log).evidence == f"the command ended with exit status 2: {said}"
