@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _HOPPER = (9, 0)
 _ENGINE_BYTES = 128  # what cuDNN's engines ask for besides
 _BLOCK_HEADER_BYTES = 16  # a lock and a counter before each block (``GradQTempStorage``)
-_WIDEST_IN_REGISTERS = 128  # head size up to which the output stays in registers (``kKeepOutputInRF``)
+_WIDEST_IN_REGISTERS = 128  # head size up to which sums stay in registers, of key or value (``kMaxK`` of kernels)
 _BLOCK = 64  # rows and columns of the accumulator's blocks; wider heads have twice the rows
 
 
@@ -50,9 +50,13 @@ def flash_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
 
 
 def efficient_forward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
-    """Fp32 accumulator of the output of wide heads in half types (``mem_eff_attention/kernel_forward.h``)."""
+    """Fp32 accumulator of the output of wide heads in half types (``mem_eff_attention/kernel_forward.h``).
+
+    Keys wider than values, as in latent attention, make a head wide, too.
+    """
     query, _, value = args[:3]
-    if query.element_size() == FP32_BYTES or value.shape[-1] <= _WIDEST_IN_REGISTERS:
+    widest = max(query.shape[-1], value.shape[-1])
+    if query.element_size() == FP32_BYTES or widest <= _WIDEST_IN_REGISTERS:
         return NO_TEMPORARIES
     return TemporaryBytes(after_results=(query.shape[:-1].numel() * value.shape[-1] * FP32_BYTES,))
 
@@ -68,14 +72,16 @@ def efficient_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """
     gradient, query, key, value = args[:4]
     batch, heads, length, head_dim = query.shape
+    value_dim = value.shape[-1]
+    widest = max(head_dim, value_dim)
     sums_bytes = batch * heads * length * FP32_BYTES
     is_half = gradient.element_size() < FP32_BYTES
-    rows = _BLOCK if head_dim <= _BLOCK else 2 * _BLOCK
-    columns = 2 * _BLOCK if is_half and _BLOCK < head_dim <= _WIDEST_IN_REGISTERS else _BLOCK
+    rows = _BLOCK if widest <= _BLOCK else 2 * _BLOCK
+    columns = 2 * _BLOCK if is_half and _BLOCK < widest <= _WIDEST_IN_REGISTERS else _BLOCK
     blocks = ceil_div(length, rows) * ceil_div(head_dim, columns)
     head_bytes = blocks * (rows * columns * FP32_BYTES + _BLOCK_HEADER_BYTES)
-    if is_half and head_dim > _WIDEST_IN_REGISTERS:
-        head_bytes += 2 * _BLOCK * round_up(head_dim, rows) * FP32_BYTES
+    if is_half and widest > _WIDEST_IN_REGISTERS:
+        head_bytes += _BLOCK * (round_up(head_dim, rows) + round_up(value_dim, rows)) * FP32_BYTES
     product = () if is_half else ((gradient.nbytes, sums_bytes),)
     expanded = () if key.shape[1] == heads else tuple(heads // each.shape[1] * each.nbytes for each in (key, value))
     return TemporaryBytes(

@@ -57,6 +57,19 @@ def test_efficient_attention_accumulates_all_gradients_of_wide_heads_in_half_typ
     assert efficient_backward((wide,) * 4, None).after_results == (512, 4 * (32 * KIB + 16) + 2 * 64 * KIB)
 
 
+def test_keys_wider_than_values_make_efficient_attention_one_of_wide_heads() -> None:
+    key, value = heads(1, length=128, width=192), heads(1, length=128, width=128)
+    assert efficient_forward((key, key, value), None).after_results == (64 * KIB,)  # of the value's width
+    blocks = 3 * (32 * KIB + 16)  # 128 x 64 each
+    sums = (64 * 256 + 64 * 128) * 4  # 192 is rounded up to 256
+    assert efficient_backward((value, key, key, value), None).after_results == (512, blocks + sums)
+
+
+def test_values_wider_than_keys_make_the_blocks_of_efficient_attention_larger() -> None:
+    key, value = heads(1, length=128, width=64), heads(1, length=128, width=128)
+    assert efficient_backward((value, key, key, value), None).after_results == (512, 64 * KIB + 16)
+
+
 def test_in_single_precision_efficient_attention_makes_a_product_first() -> None:
     query = heads(8, dtype=torch.float32)
     temporaries = efficient_backward((query,) * 4, None)
