@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from memplan.estimators.lowering.contiguous_copies import copies, copies_by_position
-from memplan.estimators.lowering.temporary_bytes import FP32_BYTES, NO_TEMPORARIES, TemporaryBytes
+from memplan.estimators.lowering.temporary_bytes import FP32_BYTES, TemporaryBytes
 from memplan.units import ceil_div, round_up
 
 if TYPE_CHECKING:
@@ -52,13 +52,14 @@ def flash_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
 def efficient_forward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Fp32 accumulator of the output of wide heads in half types (``mem_eff_attention/kernel_forward.h``).
 
-    Keys wider than values, as in latent attention, make a head wide, too.
+    Keys wider than values, as in latent attention, make a head wide, too. Seed and offset of the random numbers lie on
+    the host (``_efficient_attention_forward`` in ``attention.cu``).
     """
     query, _, value = args[:3]
-    widest = max(query.shape[-1], value.shape[-1])
-    if query.element_size() == FP32_BYTES or widest <= _WIDEST_IN_REGISTERS:
-        return NO_TEMPORARIES
-    return TemporaryBytes(after_results=(query.shape[:-1].numel() * value.shape[-1] * FP32_BYTES,))
+    is_wide = max(query.shape[-1], value.shape[-1]) > _WIDEST_IN_REGISTERS
+    accumulator_bytes = query.shape[:-1].numel() * value.shape[-1] * FP32_BYTES
+    is_summed_apart = is_wide and query.element_size() < FP32_BYTES
+    return TemporaryBytes(after_results=(accumulator_bytes,) if is_summed_apart else (), results_on_host=2)
 
 
 def efficient_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:

@@ -31,6 +31,7 @@ class TemporaryBytes:
         after_results: allocated after all results, freed together.
         before_return: allocated once all those are freed, freed when the operator returns.
         second_first: whether the second result is allocated before the first.
+        results_on_host: how many of the last results lie in host memory, although fake tensors show them on the card.
     """
 
     until_return: Blocks = ()
@@ -41,6 +42,7 @@ class TemporaryBytes:
     after_results: Blocks = ()
     before_return: Blocks = ()
     second_first: bool = False
+    results_on_host: int = 0
 
     def __add__(self, other: TemporaryBytes) -> TemporaryBytes:
         """Return the blocks of two rules for one kernel, each lifetime's in the order of the rules."""
@@ -53,6 +55,7 @@ class TemporaryBytes:
             after_results=self.after_results + other.after_results,
             before_return=self.before_return + other.before_return,
             second_first=self.second_first or other.second_first,
+            results_on_host=self.results_on_host + other.results_on_host,
         )
 
 

@@ -246,7 +246,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         results = [result] if isinstance(result, torch.Tensor) else tree_leaves(result)
         if temporaries.second_first:
             results[:2] = results[1::-1]
-        for value in results:
+        for value in results[: len(results) - temporaries.results_on_host]:
             if isinstance(value, torch.Tensor) and not self._is_on_host(value):
                 self._ledger.track(value, Component.TEMPORARIES, module=self._paths.current, operator=operator)
                 self._free(self._hold(between, operator))

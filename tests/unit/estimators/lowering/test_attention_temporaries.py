@@ -10,7 +10,7 @@ from memplan.estimators.lowering.attention_temporaries import (
     efficient_forward,
     flash_backward,
 )
-from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES
+from memplan.estimators.lowering.temporary_bytes import TemporaryBytes
 from memplan.units import KIB, MIB
 
 
@@ -111,4 +111,4 @@ def test_efficient_attention_accumulates_the_output_of_wide_heads_in_single_prec
     wide, narrow, single = heads(8, width=256), heads(8, width=128), heads(8, width=256, dtype=torch.float32)
     assert efficient_forward((wide, wide, wide), None).after_results == (8 * MIB,)
     for each in (narrow, single):
-        assert efficient_forward((each, each, each), None) == NO_TEMPORARIES
+        assert efficient_forward((each, each, each), None) == TemporaryBytes(results_on_host=2)
