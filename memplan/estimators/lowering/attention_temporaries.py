@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from memplan.estimators.lowering.contiguous_copies import copies, copies_by_position
 from memplan.estimators.lowering.temporary_bytes import FP32_BYTES, TemporaryBytes
+from memplan.estimators.temporaries.ruled_blocks import ruled_blocks
 from memplan.units import ceil_div, round_up
 
 if TYPE_CHECKING:
-    from memplan.estimators.lowering.temporary_bytes import Rule
+    from memplan.estimators.lowering.temporary_bytes import Blocks, Rule
 
 _HOPPER = (9, 0)
 _ENGINE_BYTES = 128  # what cuDNN's engines ask for besides
 _BLOCK_HEADER_BYTES = 16  # a lock and a counter before each block (``GradQTempStorage``)
 _WIDEST_IN_REGISTERS = 128  # head size up to which sums stay in registers, of key or value (``kMaxK`` of kernels)
 _BLOCK = 64  # rows and columns of the accumulator's blocks; wider heads have twice the rows
+_SPLIT_HEADS = 200  # heads of a batch, their splits included
 
 
 def attention_rules(capability: tuple[int, int]) -> dict[str, Rule]:
@@ -67,28 +69,50 @@ def efficient_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
 
     Shared heads have gradients of key and value for every query head, which are summed afterwards. Row sums of half
     types are computed by the kernel; for fp32 they are the sum of a product as large as the output, and then copied.
-    Wide heads in half types have accumulators of the key's and value's gradients, too; they are counted once, as they
-    are where batch and heads fill the card (``attention_backward.cu`` and ``mem_eff_attention/kernel_backward.h``;
-    cards before Volta accumulate in place).
+    Wide heads in half types have accumulators of the key's and value's gradients, too (``attention_backward.cu`` and
+    ``mem_eff_attention/kernel_backward.h``; cards before Volta accumulate in place).
     """
     gradient, query, key, value = args[:4]
     batch, heads, length, head_dim = query.shape
-    value_dim = value.shape[-1]
-    widest = max(head_dim, value_dim)
+    widest = max(head_dim, value.shape[-1])
     sums_bytes = batch * heads * length * FP32_BYTES
     is_half = gradient.element_size() < FP32_BYTES
-    rows = _BLOCK if widest <= _BLOCK else 2 * _BLOCK
-    columns = 2 * _BLOCK if is_half and _BLOCK < widest <= _WIDEST_IN_REGISTERS else _BLOCK
-    blocks = ceil_div(length, rows) * ceil_div(head_dim, columns)
-    head_bytes = blocks * (rows * columns * FP32_BYTES + _BLOCK_HEADER_BYTES)
-    if is_half and widest > _WIDEST_IN_REGISTERS:
-        head_bytes += _BLOCK * (round_up(head_dim, rows) + round_up(value_dim, rows)) * FP32_BYTES
     product = () if is_half else ((gradient.nbytes, sums_bytes),)
     expanded = () if key.shape[1] == heads else tuple(heads // each.shape[1] * each.nbytes for each in (key, value))
+    accumulators: Blocks
+    if is_half and widest > _WIDEST_IN_REGISTERS:
+        widths = (head_dim, value.shape[-1])
+        accumulators = ruled_blocks(wide_accumulator_bytes, batch * heads, length, key.shape[2], *widths)
+    else:
+        rows = _BLOCK if widest <= _BLOCK else 2 * _BLOCK
+        accumulators = (batch * heads * _query_blocks_bytes(length, head_dim, rows, rows if is_half else _BLOCK),)
     return TemporaryBytes(
-        throughout=copies_by_position(gradient),
-        after_results=(*expanded, sums_bytes, *product, batch * heads * head_bytes),
+        throughout=copies_by_position(gradient), after_results=(*expanded, sums_bytes, *product, *accumulators)
     )
+
+
+def wide_accumulator_bytes(heads: int, queries: int, keys: int, key_width: int, value_width: int) -> tuple[int]:
+    """Return the bytes of the accumulators of all gradients of wide heads in half types, as one block.
+
+    Where few heads leave the card idle, blocks of keys are split among so many accumulators that there are 200
+    (``num_splits_key`` in ``attention_backward.cu``).
+
+    Args:
+        heads: of the whole batch.
+        queries: length of the query.
+        keys: length of key and value.
+        key_width: numbers of a head of query and key.
+        value_width: numbers of a head of the value.
+    """
+    rows = 2 * _BLOCK
+    splits = max(min(ceil_div(keys, _BLOCK), _SPLIT_HEADS // max(heads, 1)), 1)
+    split_bytes = _BLOCK * (round_up(key_width, rows) + round_up(value_width, rows)) * FP32_BYTES
+    return (heads * (_query_blocks_bytes(queries, key_width, rows, _BLOCK) + splits * split_bytes),)
+
+
+def _query_blocks_bytes(length: int, width: int, rows: int, columns: int) -> int:
+    """Return the bytes of the blocks in which the gradient of one head of the query is summed."""
+    return ceil_div(length, rows) * ceil_div(width, columns) * (rows * columns * FP32_BYTES + _BLOCK_HEADER_BYTES)
 
 
 def _cudnn_backward(args: tuple[Any, ...], _result: Any, *, accumulates_narrow_heads: bool) -> TemporaryBytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from memplan.estimators.lowering.attention_temporaries import (
@@ -9,8 +10,10 @@ from memplan.estimators.lowering.attention_temporaries import (
     efficient_backward,
     efficient_forward,
     flash_backward,
+    wide_accumulator_bytes,
 )
 from memplan.estimators.lowering.temporary_bytes import TemporaryBytes
+from memplan.estimators.temporaries.ruled_blocks import RuledBlock
 from memplan.units import KIB, MIB
 
 
@@ -52,17 +55,35 @@ def test_efficient_attention_accumulates_in_blocks_of_rows() -> None:
     assert efficient_backward((wide,) * 4, None).after_results == (8 * 1025 * 4, 8 * 9 * (64 * KIB + 16))
 
 
+def workspace_of(*tensors: torch.Tensor) -> int:
+    """Return the bytes of what efficient attention takes after the row sums."""
+    _, workspace = efficient_backward(tensors, None).after_results
+    assert isinstance(workspace, RuledBlock)
+    return workspace.size_bytes
+
+
 def test_efficient_attention_accumulates_all_gradients_of_wide_heads_in_half_types() -> None:
-    wide = heads(1, length=128, width=256)  # 4 blocks of 128 x 64; key and value 64 x 256 each
-    assert efficient_backward((wide,) * 4, None).after_results == (512, 4 * (32 * KIB + 16) + 2 * 64 * KIB)
+    wide = heads(1, length=64, width=256)  # 4 blocks of 128 x 64; key and value 64 x 256 each
+    assert workspace_of(wide, wide, wide, wide) == 4 * (32 * KIB + 16) + 2 * 64 * KIB
 
 
 def test_keys_wider_than_values_make_efficient_attention_one_of_wide_heads() -> None:
-    key, value = heads(1, length=128, width=192), heads(1, length=128, width=128)
-    assert efficient_forward((key, key, value), None).after_results == (64 * KIB,)  # of the value's width
-    blocks = 3 * (32 * KIB + 16)  # 128 x 64 each
+    key, value = heads(1, length=64, width=192), heads(1, length=64, width=128)
+    assert efficient_forward((key, key, value), None).after_results == (32 * KIB,)  # of the value's width
     sums = (64 * 256 + 64 * 128) * 4  # 192 is rounded up to 256
-    assert efficient_backward((value, key, key, value), None).after_results == (512, blocks + sums)
+    assert workspace_of(value, key, key, value) == 3 * (32 * KIB + 16) + sums  # blocks of 128 x 64
+
+
+@pytest.mark.parametrize(
+    ("heads_of_batch", "keys", "splits"),
+    [(32, 130, 3), (32, 512, 6), (100, 512, 2), (101, 512, 1), (4096, 512, 1), (1, 64, 1), (1, 65, 2)],
+)
+def test_blocks_of_keys_are_split_where_few_heads_leave_the_card_idle(
+    heads_of_batch: int, keys: int, splits: int
+) -> None:
+    of_queries, of_keys_and_values = 4 * (32 * KIB + 16), 2 * 64 * KIB
+    expected = heads_of_batch * (of_queries + splits * of_keys_and_values)
+    assert wide_accumulator_bytes(heads_of_batch, 128, keys, 256, 256) == (expected,)
 
 
 def test_values_wider_than_keys_make_the_blocks_of_efficient_attention_larger() -> None:
