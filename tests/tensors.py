@@ -16,5 +16,10 @@ def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
+def heads(count: int, *, length: int = 1024, width: int = 64, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    """Return heads that lie in memory as a projection makes them: by positions first."""
+    return torch.empty(1, length, count, width, dtype=dtype, device="meta").transpose(1, 2)
+
+
 def in_channels_last(image: torch.Tensor) -> torch.Tensor:
     return image.contiguous(memory_format=torch.channels_last)

@@ -3,6 +3,8 @@
 
 #include <stddef.h>
 
+#include "card.h"
+
 static int does_nothing(void) { return 0; }
 
 int cuGetProcAddress_v2(const char *name, void **function, int version, unsigned long long flags, int *status) {
@@ -22,7 +24,7 @@ int cuFuncGetAttribute(int *value, int attribute, void *kernel) {
   return 0;
 }
 int cuDeviceGetAttribute(int *value, int attribute, int device) {
-  *value = attribute == DEVICE_SHARED_BYTES ? 164 << 10 : 1024;
+  *value = attribute == DEVICE_SHARED_BYTES ? (int)shared_bytes_of_multiprocessor() : 1024;
   return 0;
 }
 

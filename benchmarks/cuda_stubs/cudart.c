@@ -223,8 +223,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *card, int device) {
   card->warpSize = 32;
   card->regsPerBlock = card->regsPerMultiprocessor = 65536;
   card->sharedMemPerBlock = 48 << 10;
-  card->sharedMemPerBlockOptin = 163 << 10;
-  card->sharedMemPerMultiprocessor = 164 << 10;
+  card->sharedMemPerBlockOptin = shared_bytes_of_block();
+  card->sharedMemPerMultiprocessor = shared_bytes_of_multiprocessor();
   card->reservedSharedMemPerBlock = 1 << 10;
   card->l2CacheSize = 40 << 20;
   card->totalConstMem = 64 << 10;
@@ -314,7 +314,7 @@ cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const v
   attributes->maxThreadsPerBlock = 1024;
   attributes->numRegs = 32;
   attributes->ptxVersion = attributes->binaryVersion = 10 * capability_major() + capability_minor();
-  attributes->maxDynamicSharedSizeBytes = 163 << 10;
+  attributes->maxDynamicSharedSizeBytes = (int)shared_bytes_of_block();
   return cudaSuccess;
 }
 

@@ -8,8 +8,8 @@ the host's code, the card's properties and cuDNN's heuristics. None of this need
 allocated and reserved bytes are PyTorch's own, but there is no time, and no value that a kernel would compute: losses
 and all that depends on values are arbitrary, but for those that ``values.py`` tells to ``truth.py``. The context is
 memplan's own estimate, cuBLASLt and batch normalisation take no workspace, and recurrent layers and CTC end with an
-error. Of the card its size, capability and multiprocessors are told; the rest is an A100's. Nothing that this prints
-was measured on a card.
+error. Of the card its size, capability, multiprocessors and shared memory are told; the rest is an A100's. Nothing that
+this prints was measured on a card.
 
 Needs Linux on x86-64, gcc, binutils, a build of PyTorch for CUDA 12 or 13 with NVIDIA's libraries from pip, and the
 headers of CUDA's compiler (``--include``, where they are not in /usr/local/cuda/include). PyTorch 2.10, for CUDA 12,
@@ -19,6 +19,7 @@ headers of CUDA's compiler (``--include``, where they are not in /usr/local/cuda
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import subprocess
@@ -32,11 +33,17 @@ from memplan.devices.card_context import context_bytes, threads_per_multiprocess
 from memplan.devices.cards import DeviceSpec, find_card
 from memplan.estimators.cudnn.asking import library_folders
 from memplan.estimators.cudnn.heuristics import device_description
+from memplan.units import KIB
 
 HERE = Path(__file__).parent
 BUILT = HERE / "build"
 _DEFINED = re.compile(r"^(?:[a-z][\w ]*\**\s?\**)?\b(_*(?:cu|nvml)\w+)\(", re.MULTILINE)
 _MADE_BY_MACRO = re.compile(r"^(?:MAKES_NOTHING|CANNOT_BE_SIZED)\((\w+)\)", re.MULTILINE)
+
+# CUDA C++ Programming Guide, "Technical Specifications per Compute Capability": shared memory of a multiprocessor.
+# What is not listed has that of an A100.
+_SHARED_KIB = {(7, 0): 96, (7, 5): 64, (8, 6): 100, (8, 9): 100, (9, 0): 228, (10, 0): 228, (12, 0): 100}
+_USUAL_SHARED_KIB = 164
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +103,15 @@ def described(card: DeviceSpec, cudnn: Path) -> dict[str, str]:
     if card.compute_capability is None or card.sm_count is None or card.total_bytes is None:
         raise SystemExit(f"of {card.name} only the size is known")
     major, minor = card.compute_capability
+    of_multiprocessor, of_block = shared_bytes(card.compute_capability)
+    threads = threads_per_multiprocessor(card.compute_capability)
+    device = {
+        **json.loads(device_description(card.compute_capability)),
+        "multiProcessorCount": card.sm_count,
+        "maxThreadsPerSM": threads,
+        "maxSharedMemoryPerBlockOptin": of_block,
+        "totalGlobalMem": card.total_bytes,
+    }
     return {
         "TRITON_LIBCUDA_PATH": str(BUILT),
         "STUB_NAME": f"stubs for {card.name}",
@@ -103,11 +119,19 @@ def described(card: DeviceSpec, cudnn: Path) -> dict[str, str]:
         "STUB_CONTEXT_BYTES": str(context_bytes(card.compute_capability, card.sm_count)),
         "STUB_CAPABILITY": str(10 * major + minor),
         "STUB_MULTIPROCESSORS": str(card.sm_count),
-        "STUB_THREADS_PER_MULTIPROCESSOR": str(threads_per_multiprocessor(card.compute_capability)),
+        "STUB_THREADS_PER_MULTIPROCESSOR": str(threads),
+        "STUB_SHARED_BYTES_OF_MULTIPROCESSOR": str(of_multiprocessor),
+        "STUB_SHARED_BYTES_OF_BLOCK": str(of_block),
         "STUB_FOLDER": tempfile.mkdtemp(prefix="cuda-stubs-"),
         "STUB_CUDNN": str(cudnn),
-        "STUB_CUDNN_DEVICE": device_description(card.compute_capability),
+        "STUB_CUDNN_DEVICE": json.dumps(device),
     }
+
+
+def shared_bytes(compute_capability: tuple[int, int]) -> tuple[int, int]:
+    """Return the shared memory of a multiprocessor, and the most of it that one block may have."""
+    of_multiprocessor = _SHARED_KIB.get(compute_capability, _USUAL_SHARED_KIB) * KIB
+    return of_multiprocessor, of_multiprocessor - (KIB if compute_capability >= (8, 0) else 0)
 
 
 def build(stub: Stub, wanted: set[str], includes: list[Path]) -> None:

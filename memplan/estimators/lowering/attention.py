@@ -191,7 +191,7 @@ def attend(  # noqa: PLR0917 - the operator's own signature
             )
     elif backend is Backend.EFFICIENT:
         results = aten._scaled_dot_product_efficient_attention(
-            *tensors, _expanded_mask(mask, query, key), _trains(*tensors), dropout_p, is_causal, scale=scale
+            *tensors, _expanded_mask(_aligned(mask), query, key), _trains(*tensors), dropout_p, is_causal, scale=scale
         )
     else:
         results = aten._scaled_dot_product_cudnn_attention(
@@ -273,10 +273,13 @@ def _as_float_mask(mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tenso
     return torch.where(mask, torch.zeros((), dtype=dtype), torch.full((), float("-inf"), dtype=dtype))
 
 
+def _aligned(mask: torch.Tensor | None) -> torch.Tensor | None:
+    """Pad rows of a mask, as efficient attention needs them (``pad_bias`` in ``attention.cpp``)."""
+    missing = 0 if mask is None else -mask.shape[-1] % _EFFICIENT_MASK_MULTIPLE
+    if mask is None or not missing:
+        return mask
+    return functional.pad(mask, (0, missing))[..., : mask.shape[-1]]
+
+
 def _expanded_mask(mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor | None:
-    if mask is None:
-        return None
-    missing = -mask.shape[-1] % _EFFICIENT_MASK_MULTIPLE
-    if missing:
-        mask = functional.pad(mask, (0, missing))[..., : mask.shape[-1]]
-    return mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+    return None if mask is None else mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])

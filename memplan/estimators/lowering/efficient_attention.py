@@ -1,0 +1,124 @@
+"""Temporaries of CUDA's memory-efficient attention (``transformers/cuda/mem_eff_attention``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from memplan.estimators.lowering.contiguous_copies import copies_by_position
+from memplan.estimators.lowering.temporary_bytes import FP32_BYTES, TemporaryBytes
+from memplan.estimators.temporaries.ruled_blocks import ruled_blocks
+from memplan.units import ceil_div, round_up
+
+if TYPE_CHECKING:
+    from memplan.estimators.lowering.temporary_bytes import Blocks
+
+_BLOCK_HEADER_BYTES = 16  # a lock and a counter before each block (``GradQTempStorage``)
+_BLOCK = 64  # keys of a block, and rows and columns of the smallest blocks
+_WIDEST_IN_REGISTERS = 128  # head size up to which the output stays in registers (``kMaxK`` of the forward kernels)
+_TURING, _AMPERE = (7, 5), (8, 0)
+_SPLIT_HEADS = 200  # heads of a batch times splits of their keys, at most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackwardKernel:
+    """A kernel of the backward pass: how it sums gradients in single precision, in blocks.
+
+    Args:
+        rows: queries of a block of the query's gradient (``kBlockSizeI``).
+        columns: numbers of a head in such a block.
+        sums_all: whether gradients of key and value are summed in memory, too (``kNeedsAccumGradK``).
+    """
+
+    rows: int
+    columns: int
+    sums_all: bool = False
+
+
+def backward_kernel(capability: tuple[int, int], widest: int, *, is_half: bool) -> BackwardKernel:
+    """Return the first kernel that a card has the shared memory for (``dispatch_cutlassB`` in ``kernels/cutlassB.h``).
+
+    Args:
+        capability: compute capability of the card.
+        widest: head size, of keys or values.
+        is_half: whether numbers are of two bytes.
+    """
+    is_roomy = capability >= _AMPERE and capability[0] < 12 and capability not in ((8, 6), (8, 9))
+    if widest <= _BLOCK or not (is_half or is_roomy):
+        return BackwardKernel(rows=_BLOCK, columns=_BLOCK)
+    if not is_half or widest > _WIDEST_IN_REGISTERS:
+        return BackwardKernel(rows=2 * _BLOCK, columns=_BLOCK, sums_all=is_half)
+    if is_roomy:
+        return BackwardKernel(rows=2 * _BLOCK, columns=2 * _BLOCK)
+    widest_without_sums = _WIDEST_IN_REGISTERS if capability < _AMPERE else 96 if capability[0] == 8 else _BLOCK
+    sums_all = widest > widest_without_sums
+    return BackwardKernel(rows=_BLOCK if sums_all else 2 * _BLOCK, columns=_BLOCK, sums_all=sums_all)
+
+
+def efficient_forward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
+    """Fp32 accumulator of the output of wide heads in half types (``kernel_forward.h``).
+
+    Keys wider than values, as in latent attention, make a head wide, too. Seed and offset of the random numbers lie on
+    the host (``_efficient_attention_forward`` in ``attention.cu``).
+    """
+    query, _, value = args[:3]
+    is_wide = max(query.shape[-1], value.shape[-1]) > _WIDEST_IN_REGISTERS
+    accumulator_bytes = query.shape[:-1].numel() * value.shape[-1] * FP32_BYTES
+    is_summed_apart = is_wide and query.element_size() < FP32_BYTES
+    return TemporaryBytes(after_results=(accumulator_bytes,) if is_summed_apart else (), results_on_host=2)
+
+
+def efficient_backward(args: tuple[Any, ...], _result: Any, *, capability: tuple[int, int]) -> TemporaryBytes:
+    """Row sums, then accumulators of the query's gradient, and of the others' where the kernel sums them in memory.
+
+    Shared heads have gradients of key and value for every query head, which are summed afterwards. Row sums of half
+    types are computed by the kernel, but for wide heads on Volta (``kKernelComputesDelta``); all others are the sum of
+    a product in fp32, as large as the output, and then copied (``attention_backward.cu``).
+    """
+    gradient, query, key, value = args[:4]
+    batch, heads, length, head_dim = query.shape
+    is_half = gradient.element_size() < FP32_BYTES
+    kernel = backward_kernel(capability, max(head_dim, value.shape[-1]), is_half=is_half)
+    sums_bytes = batch * heads * length * FP32_BYTES
+    product_bytes = gradient.numel() * FP32_BYTES
+    product: Blocks = () if is_half else ((product_bytes, sums_bytes),)
+    if kernel.sums_all and capability < _TURING:
+        product = ((product_bytes,) * 3 + (sums_bytes,),)  # its factors in fp32 first
+    expanded = () if key.shape[1] == heads else tuple(heads // each.shape[1] * each.nbytes for each in (key, value))
+    accumulators: Blocks = (batch * heads * _query_bytes(length, head_dim, kernel.rows, kernel.columns),)
+    if kernel.sums_all:
+        rule = AllSums(key_width=head_dim, value_width=value.shape[-1], rows=kernel.rows)
+        accumulators = ruled_blocks(rule, batch * heads, length, key.shape[2])
+    return TemporaryBytes(
+        throughout=copies_by_position(gradient), after_results=(*expanded, sums_bytes, *product, *accumulators)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllSums:
+    """The accumulators of all three gradients, as one block (``workspace_size``).
+
+    Where few heads leave the card idle, blocks of keys are split among several accumulators (``num_splits_key`` in
+    ``attention_backward.cu``).
+
+    Args:
+        key_width: numbers of a head of query and key.
+        value_width: numbers of a head of the value.
+        rows: queries of a block of the query's gradient.
+    """
+
+    key_width: int
+    value_width: int
+    rows: int
+
+    def __call__(self, heads: int, queries: int, keys: int) -> tuple[int]:
+        """Return the bytes for all heads of a batch, and lengths of its queries and keys."""
+        splits = max(min(ceil_div(keys, _BLOCK), _SPLIT_HEADS // max(heads, 1)), 1)
+        widths = (round_up(each, self.rows) for each in (self.key_width, self.value_width))
+        split_bytes = _BLOCK * sum(widths) * FP32_BYTES
+        return (heads * (_query_bytes(queries, self.key_width, self.rows, _BLOCK) + splits * split_bytes),)
+
+
+def _query_bytes(length: int, width: int, rows: int, columns: int) -> int:
+    """Return the bytes of the blocks in which the gradient of one head of the query is summed."""
+    return ceil_div(length, rows) * ceil_div(width, columns) * (rows * columns * FP32_BYTES + _BLOCK_HEADER_BYTES)
