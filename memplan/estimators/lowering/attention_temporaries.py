@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _HOPPER, _BLACKWELL = 9, 10  # major compute capability of cards for data centres
 _ENGINE_BYTES = 128  # what cuDNN's engines ask for besides
+_SHORT = 128  # positions for which Blackwell has no engine of its own, but at these widths
+_DEEPSEEKS_WIDTHS = (192, 128)
 
 
 def attention_rules(capability: tuple[int, int]) -> dict[str, Rule]:
@@ -51,21 +53,35 @@ def cudnn_backward(args: tuple[Any, ...], _result: Any, *, capability: tuple[int
 
     The first two are cudnn-frontend's part of the workspace (``get_fe_workspace_size_node`` in
     ``scaled_dot_product_flash_attention.h``). Where heads are shared, all engines have gradients of key and value for
-    every query head; those that cuDNN 9.20 proposes for capabilities 8.0 to 8.9 and 12.0 have an accumulator of their
-    own besides, of eight rows at once. ``run_cudnn_SDP_bprop`` in ``cudnn/MHA.cpp`` copies a gradient whose last
-    dimension is not dense.
+    every query head; some that cuDNN 9.20 proposes have an accumulator of their own besides, of eight rows at once.
+    ``run_cudnn_SDP_bprop`` in ``cudnn/MHA.cpp`` copies a gradient whose last dimension is not dense.
     """
     gradient, query, key, value = args[:4]
     batch, heads, length, head_dim = query.shape
     is_shared = key.shape[1] != heads
     workspace_bytes = batch * heads * length * (head_dim + 1) * FP32_BYTES
-    if capability[0] == _HOPPER:
-        workspace_bytes += 2 * _ENGINE_BYTES
-    elif capability[0] == _BLACKWELL:
-        workspace_bytes += _ENGINE_BYTES if is_shared else 0
-    else:
+    if _accumulates_twice(capability, lengths=(length, key.shape[2]), widths=(head_dim, value.shape[-1])):
         workspace_bytes += batch * heads * round_up(length, 8) * head_dim * FP32_BYTES + _ENGINE_BYTES
+    elif capability[0] == _HOPPER:
+        workspace_bytes += 2 * _ENGINE_BYTES
+    elif is_shared:
+        workspace_bytes += _ENGINE_BYTES
     if is_shared:
         workspace_bytes += batch * heads * key.shape[2] * (head_dim + value.shape[-1]) * key.element_size()
     copied = () if gradient.stride(-1) == 1 else copies((gradient,))
     return TemporaryBytes(after_results=(*copied, workspace_bytes))
+
+
+def _accumulates_twice(capability: tuple[int, int], *, lengths: tuple[int, int], widths: tuple[int, int]) -> bool:
+    """Whether the engine that cuDNN 9.20 proposes has an accumulator beside that of cudnn-frontend.
+
+    Args:
+        capability: compute capability of the card.
+        lengths: of query and key.
+        widths: numbers of a head of key and value.
+    """
+    if capability[0] != _BLACKWELL:
+        return capability[0] != _HOPPER
+    queries, keys = lengths
+    is_long = keys > _SHORT and (queries == 1 or queries > _SHORT)
+    return not is_long and widths != _DEEPSEEKS_WIDTHS

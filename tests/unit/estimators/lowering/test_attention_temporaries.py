@@ -58,6 +58,22 @@ def test_cudnn_accumulates_the_gradient_of_the_query_once_on_cards_for_data_cent
         assert cudnns_workspace(capability, query, query, query) == once + 8 * 1008 * width * 4 + 128
 
 
+@pytest.mark.parametrize(
+    ("queries", "keys", "is_twice"),
+    [(129, 129, False), (128, 129, True), (129, 128, True), (1, 129, False), (1, 128, True), (2, 129, True)],
+)
+def test_cudnn_accumulates_twice_on_blackwell_where_lengths_are_short(queries: int, keys: int, is_twice: bool) -> None:
+    query, key = heads(8, length=queries), heads(8, length=keys)
+    once = 8 * queries * (64 + 1) * 4
+    again = 8 * -(-queries // 8) * 8 * 64 * 4 + 128
+    assert cudnns_workspace((10, 0), query, key, key) == once + is_twice * again
+
+
+def test_cudnn_accumulates_deepseeks_heads_once_on_blackwell() -> None:
+    key, value = heads(8, length=64, width=192), heads(8, length=64, width=128)
+    assert cudnns_workspace((10, 0), key, key, value) == 8 * 64 * (192 + 1) * 4
+
+
 def test_cudnn_makes_gradients_of_shared_heads_for_every_query_head() -> None:
     query, key, value = heads(8), heads(2, length=2048), heads(2, length=2048, width=128)
     once = 2 * MIB + 32 * KIB
