@@ -41,20 +41,20 @@ def command_notes(subject: Subject, trials: Sequence[Trial], recipe: Recipe) -> 
     notes += _note_on_flat_peaks(trials) or _note_on_unfilled_batches(trials)
     notes += _note_on_slow_starts(trials, subject.source.steps)
     notes.append(_note_on_what_follows(trials, subject.source.steps))
-    if template.has(PlaceholderName.PATCHED_CONFIG):
-        notes.append("the line to run reads the config: apply the patch first")
     if template.has(PlaceholderName.STEPS):
         notes.append("the line to run leaves {steps} to you: put the length of your training there")
     return tuple(notes)
 
 
-def note_on_left_out(subject: Subject, recipe: Recipe, patch: ConfigPatch | None) -> tuple[str, ...]:
-    """Name what the line to run lacks of a change, as there is no placeholder for it: its flags, or the rate."""
+def notes_on_line_to_run(subject: Subject, recipe: Recipe, patch: ConfigPatch | None) -> tuple[str, ...]:
+    """Name what the line to run needs of a change: the patched config, or flags or a rate without a placeholder."""
     config, source = subject.config, subject.source
     if config is None or not isinstance(source, TrainingCommand):
         return ()
     if patch is None or patch.files:
         template = parse_template(source.template)
+        if patch is not None and template.has(PlaceholderName.PATCHED_CONFIG):
+            return ("the line to run reads the config: apply the patch first",)
         return _note_on_silent_rate(subject, template, recipe, patch)
     left = "" if takes_more_flags(source) else flags_without_placeholder(subject, patch)
     return (f"the line to run leaves out {left}, which belongs to the change",) if left else ()

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan.errors import PatchError
-from memplan.planning.command_notes import note_on_left_out
+from memplan.planning.command_notes import notes_on_line_to_run
 from memplan.planning.evaluation_peak import evaluation_peak_notes
 from memplan.planning.line_to_run import command_to_run
 from memplan.planning.writing.data_loader import loader_changes, loader_notes
@@ -39,7 +39,7 @@ def finished_plan(wanted: Recommendation, question: Question, *, run_id: str, te
         *wanted.notes,
         *(note for trial in wanted.trials for note in trial.outcome.notes),
         *trouble,
-        *note_on_left_out(subject, wanted.recipe, patch),
+        *notes_on_line_to_run(subject, wanted.recipe, patch),
         *(config.notes if config else ()),
         *loader_notes(config, device, wanted, patch, is_asked_for=request.change_loader),
         *evaluation_peak_notes([estimate]),

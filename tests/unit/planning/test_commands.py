@@ -10,7 +10,7 @@ import pytest
 from memplan.configs import PatchStyle, apply_patch, read_config
 from memplan.errors import ConfigError, UsageError
 from memplan.planner import Planning
-from memplan.planning.command_notes import command_notes, note_on_left_out
+from memplan.planning.command_notes import command_notes, notes_on_line_to_run
 from memplan.planning.commands import CommandOptions, command_options, config_beside, subject_of_command
 from memplan.planning.fingerprints import fingerprint_of
 from memplan.planning.line_to_run import command_to_run
@@ -87,14 +87,14 @@ def test_flags_of_a_change_are_in_the_line_to_run_or_named(tmp_path: Path) -> No
     assert command_to_run(subject, recipe, patch) == (
         "t --batch_size 8 --max_train_steps={steps} --lr 0.25 --num_warmup_steps 2"
     )
-    assert note_on_left_out(subject, recipe, patch) == ()
-    (noted,) = note_on_left_out(subject, recipe, None)
+    assert notes_on_line_to_run(subject, recipe, patch) == ()
+    (noted,) = notes_on_line_to_run(subject, recipe, None)
     assert noted == "the line to run leaves the learning rate as it is: set 0.25 there"
     piped = f"LR={{learning_rate}} {template} | tee log"
     told, _ = subject_of_command(CommandOptions(template=piped), read_config(path), request)
     assert command_to_run(told, recipe, patch) == "LR=0.25 t --batch_size 8 --max_train_steps={steps} | tee log"
     said = "the line to run leaves out --num_warmup_steps 2, which belongs to the change"
-    assert note_on_left_out(told, recipe, patch) == (said,)
+    assert notes_on_line_to_run(told, recipe, patch) == (said,)
 
 
 def test_a_config_that_only_the_command_reads_is_left_to_it_without_a_hint_at_a_command(tmp_path: Path) -> None:
@@ -276,8 +276,19 @@ def test_a_line_that_keeps_the_old_rate_says_so(
     command = CommandOptions(template=f"t {{micro_batch_size}}{template}", config_path=config.path)
     subject, request = subject_of_command(command, config, PlanRequest(patch_style=style))
     recipe = Recipe(micro_batch_size=8, learning_rate=0.002)
-    notes = note_on_left_out(subject, recipe, write_patch(recipe, subject, request, why="it fits"))
+    notes = notes_on_line_to_run(subject, recipe, write_patch(recipe, subject, request, why="it fits"))
     assert notes == (() if said is None else (f"the line to run leaves the learning rate as it is: {said}",))
+
+
+def test_a_line_that_reads_the_config_asks_for_the_patch_where_there_is_one(tmp_path: Path) -> None:
+    config = config_of(tmp_path, "batch: 4\n", knob_keys={"micro_batch_size": "batch"})
+    command = CommandOptions(template="t {patched_config}", config_path=config.path)
+    subject, request = subject_of_command(command, config, PlanRequest())
+    larger = Recipe(micro_batch_size=8)
+    patch = write_patch(larger, subject, request, why="it fits")
+    assert patch is not None
+    assert notes_on_line_to_run(subject, larger, patch) == ("the line to run reads the config: apply the patch first",)
+    assert notes_on_line_to_run(subject, config.recipe, None) == ()
 
 
 def test_an_edited_script_is_another_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
