@@ -9,7 +9,7 @@ from memplan.estimators.lowering.composite_temporaries import selected_positions
 from memplan.estimators.lowering.contiguous_copies import copies
 from memplan.estimators.lowering.temporary_bytes import INT64_BYTES, NO_TEMPORARIES, TemporaryBytes
 from memplan.estimators.temporaries.ruled_blocks import ruled_blocks
-from memplan.estimators.temporaries.sorts import LARGEST_SORTED_IN_PLACE, digit_counts, sorting
+from memplan.estimators.temporaries.sorts import LARGEST_SORTED_IN_PLACE, digit_counts, second_pairs, sorting
 
 if TYPE_CHECKING:
     import torch
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from memplan.estimators.temporaries.ruled_blocks import RuledBlock
 
 _MOST_COUNTED_AT_ONCE = 2048  # of a row, by one block of threads
-_MOST_PLACES_OF_A_PASS = 256
 _MOST_NARROW_KEYS = 30_083  # ``bits <= 32`` in ``randperm_out_cuda``
 
 
@@ -102,8 +101,8 @@ def accumulating_index_put(args: tuple[Any, ...], _result: Any) -> TemporaryByte
     is_read_as_it_is = values.numel() == elements and values.is_contiguous()
     copied = () if is_read_as_it_is else (elements * values.element_size(),)
     each_bytes = positions * INT64_BYTES
-    second_pairs = (2 * each_bytes,) if _places(source, indices) > _MOST_PLACES_OF_A_PASS else ()
-    return TemporaryBytes(after_results=(each_bytes, *copied, each_bytes, each_bytes, (each_bytes, *second_pairs)))
+    again = ruled_blocks(second_pairs, positions, _places(source, indices))
+    return TemporaryBytes(after_results=(each_bytes, *copied, each_bytes, each_bytes, (each_bytes, *again)))
 
 
 def _indexed_elements(source: torch.Tensor, indices: list[torch.Tensor | None]) -> int:

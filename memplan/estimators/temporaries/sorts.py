@@ -25,7 +25,7 @@ _MULTIBLOCK_FROM_ELSE = 400
 # of gradients of embeddings (``Embedding.cu``, ``EmbeddingBackwardKernel.cu``)
 _FEW_EMBEDDINGS = 3072
 _INDICES_OF_A_PARTIAL_SUM = 10  # ``NROWS_PER_THREAD``
-_BITS_OF_A_PASS = 8  # CUB's radix sort needs no second pairs for one pass (``dispatch_radix_sort.cuh``)
+_VALUES_OF_A_PASS = 1 << 8  # CUB's radix sort needs no second pairs for one pass (``dispatch_radix_sort.cuh``)
 _SUMS_PER_ROW = 4  # at least, of tables that are added to in place
 
 
@@ -56,12 +56,17 @@ def digit_counts(slices: int, size: int, key_bytes: int) -> tuple[int, ...]:
     )  # fmt: skip
 
 
+def second_pairs(count: int, places: int) -> tuple[int]:
+    """Return the second pairs of the sort of so many indices, which tell places of a tensor apart."""
+    return (2 * count * _INT64 if places > _VALUES_OF_A_PASS else 0,)
+
+
 def sorted_indices(count: int, rows: int, index_bytes: int, by_frequency: int) -> tuple[int, ...]:
     """Return sorted and original indices, what sorts them, and counts of each, for the gradient of an embedding."""
     if count <= _FEW_EMBEDDINGS and not by_frequency:
         return 0, 0, 0, 0, 0
     each_bytes = count * index_bytes
-    second_pairs = 2 * each_bytes if rows >= 1 << _BITS_OF_A_PASS else 0
+    second_pairs = 2 * each_bytes if rows >= _VALUES_OF_A_PASS else 0
     return each_bytes, each_bytes, each_bytes, second_pairs, each_bytes if by_frequency else 0
 
 

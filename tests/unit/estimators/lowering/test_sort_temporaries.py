@@ -75,7 +75,7 @@ def test_values_that_are_broadcast_are_copied_before_they_are_added() -> None:
     put = "aten._index_put_impl_"
 
     def hidden(values: torch.Tensor) -> object:
-        return cuda_temporary_bytes(put, (source, [rows], values, True), source).after_results
+        return sizes(cuda_temporary_bytes(put, (source, [rows], values, True), source).after_results)
 
     each = 8 * KIB  # linear, sorted and original indices, and while these are sorted others and second pairs
     assert hidden(meta(1024, 256)) == (each, each, each, (each, 2 * each))
@@ -92,7 +92,7 @@ def test_up_to_256_places_are_sorted_in_one_pass(shape: tuple[int, ...], indices
     source, positions = meta(*shape), [meta(1024, dtype=torch.int64)] * indices
     put = cuda_temporary_bytes("aten.index_put", (source, positions, meta(1024, 4), True), source)
     each = 8 * KIB
-    assert put.after_results == (each, each, each, (each, 2 * each) if has_second_pairs else (each,))
+    assert sizes(put.after_results) == (each, each, each, (each, 2 * each) if has_second_pairs else (each,))
 
 
 def of_top_k(keys: torch.Tensor, count: int, *, is_sorted: bool = True) -> Any:

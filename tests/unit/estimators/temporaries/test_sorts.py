@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memplan.estimators.temporaries.sorts import digit_counts, sorted_indices, sorting, sums_by_index
+from memplan.estimators.temporaries.sorts import digit_counts, second_pairs, sorted_indices, sorting, sums_by_index
 
 
 def test_a_few_slices_are_sorted_in_one_and_many_as_such() -> None:
@@ -24,3 +24,8 @@ def test_more_indices_than_fit_one_block_are_sorted() -> None:
     assert sorted_indices(3073, 50_000, 8, 0) == (24_584, 24_584, 24_584, 49_168, 0)
     assert not any(sums_by_index(3072, 50_000, 64, 8, 4, 431, 0))
     assert sums_by_index(3073, 50_000, 64, 8, 4, 431, 0)[-1] == (307 + 3073) * 64 * 4
+
+
+def test_whether_there_are_second_pairs_may_change_with_the_micro_batch() -> None:
+    assert second_pairs(4, 256) == (0,)
+    assert second_pairs(5, 320) == (80,)  # 5 samples of 64 positions, one of each
