@@ -207,10 +207,12 @@ def _dist(args: tuple[Any, ...], _result: torch.Tensor) -> TemporaryBytes:
 def _euclidean_dist(args: tuple[Any, ...], _result: torch.Tensor) -> TemporaryBytes:
     """Both sets of points with two more columns each, so that one product gives all squares (``_euclidean_dist``).
 
-    The first set is scaled before the second gets its columns, which are there already (``Distance.cpp``).
+    Before that a sum of squares and a one for every point, and the first set scaled (``Distance.cpp``).
     """
-    first, second = (each.nbytes + each.nbytes // each.shape[-1] * 2 for each in args[:2])
-    return TemporaryBytes(before_results=(max(first - args[1].nbytes, 0),), around_results=(first, second))
+    number_bytes = [each.nbytes // max(each.shape[-1], 1) for each in args[:2]]
+    first, second = (each.nbytes + 2 * of_each for each, of_each in zip(args[:2], number_bytes, strict=True))
+    numbers = tuple(of_each for of_each in number_bytes for _ in range(2))
+    return TemporaryBytes(around_results=((*numbers, args[0].nbytes, first), first, second))
 
 
 def _trilinear(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:

@@ -27,7 +27,10 @@ _PLACES = ("aten.max", "aten.min", "aten.argmax", "aten.argmin")
 _CONDITIONS = ("aten.any", "aten.all")
 _NORMS = ("aten.linalg_vector_norm", "aten.norm")
 _OPERATORS = frozenset(
-    ("aten.sum", "aten.mean", "aten.nansum", "aten.prod", *_EXTREMES, *_PLACES, *_CONDITIONS, *_VARIANCES)
+    (
+        *("aten.sum", "aten.mean", "aten.nansum", "aten.prod", "aten.count_nonzero"),
+        *(*_EXTREMES, *_PLACES, *_CONDITIONS, *_VARIANCES),
+    )
 )
 _WELFORD_NUMBERS = 4  # mean, sum of squares and two counts
 _VALUE_AND_PLACE_BYTES = 16  # of up to eight bytes, beside an index of eight (``SharedReduceOps.h``)

@@ -29,6 +29,7 @@ KEYWORDS_READ = {
     "aten.sort": ("stable", "dim"),
     "aten.addmm": ("beta",),
 }  # keyword arguments that rules read after the others, in this order
+_REDUCING_LAST = ("aten.convolution_backward",)  # once its workspaces are freed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +78,9 @@ def cuda_kernels(capability: tuple[int, int], multiprocessors: int | None) -> Ke
         reduction = cuda_reduction(operator, args, result, capability, multiprocessors) if multiprocessors else None
         if reduction is None or temporaries.before_return:
             return temporaries
-        return replace(temporaries, before_return=(reduction,))
+        if operator in _REDUCING_LAST:
+            return replace(temporaries, before_return=(reduction,))
+        return replace(temporaries, after_results=(*temporaries.after_results, reduction))  # beside a converted input
 
     def are_known(operator: OpOverload, name: str) -> bool:
         return not is_chosen_on_card(name) and (any(name in rules for rules in tables) or is_plain(operator))

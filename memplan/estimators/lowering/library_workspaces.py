@@ -19,11 +19,11 @@ from memplan.estimators.lowering.torch_release import TORCH_RELEASE
 from memplan.training.half_precision import HALF_TYPES
 from memplan.units import KIB, MIB
 
-# Grids of affine transforms are products (``AffineGridGenerator.cpp``), bilinear layers are some (``Linear.cpp``), and
-# nested tensors run linear layers and products whole (``torch/nested/_internal/ops.py``).
+# Grids of affine transforms and distances are products (``AffineGridGenerator.cpp``, ``Distance.cpp``), bilinear layers
+# some (``Linear.cpp``), and nested tensors run linear layers and products whole (``torch/nested/_internal/ops.py``).
 _PRODUCTS = (
     "mm", "addmm", "addmm_", "_addmm_activation", "bmm", "baddbmm", "baddbmm_", "addbmm", "addbmm_", "addmv", "addmv_",
-    "mv", "dot", "vdot", "affine_grid_generator", "linear", "matmul", "_trilinear",
+    "mv", "dot", "vdot", "affine_grid_generator", "linear", "matmul", "_trilinear", "_euclidean_dist",
 )  # fmt: skip
 _SCALED_PRODUCTS = ("aten._scaled_mm", "aten._scaled_mm_v2")  # of eight-bit types, on cuBLASLt
 CUBLAS_OPERATORS = frozenset((*(f"aten.{name}" for name in _PRODUCTS), *_SCALED_PRODUCTS))

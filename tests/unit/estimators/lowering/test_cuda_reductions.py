@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from memplan.estimators.lowering.cuda_reductions import cuda_reduction
+from memplan.estimators.lowering.kernel_rules import cuda_kernels
 from memplan.estimators.temporaries.reductions import Reduction
+from memplan.estimators.temporaries.ruled_blocks import RuledBlock
 from tests.tensors import meta
 
 AMPERE = (8, 0)
@@ -126,3 +128,20 @@ def test_a_convolution_without_bias_or_in_channels_first_sums_nothing_so() -> No
 
 def test_a_running_sum_is_no_reduction() -> None:
     assert found(meta(4096, 128), [0], "aten.cumsum") is None
+
+
+def test_a_converted_input_lives_beside_the_partial_results_of_its_sum() -> None:
+    hits = meta(3072, 256, dtype=torch.bool)
+    kernels = cuda_kernels(AMPERE, 108)
+    summed = kernels.temporary_bytes("aten.sum", (hits, [0]), hits.sum(0))
+    integers, partial_results = summed.after_results
+    assert (integers, summed.before_return) == (hits.numel() * 8, ())
+    assert isinstance(partial_results, RuledBlock)
+
+
+def test_what_is_not_zero_is_counted_by_a_sum_of_integers() -> None:
+    values = meta(4096, 128)
+    reduction = cuda_reduction("aten.count_nonzero", (values, [0]), values.long().sum(0), AMPERE, 108)
+    assert reduction is not None
+    assert isinstance(reduction.rule, Reduction)
+    assert (reduction.lengths, reduction.rule.accumulator_bytes) == ((128, 4096), 8)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from memplan.estimators.lowering.library_workspaces import product_workspaces
 from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
 from memplan.units import KIB, MIB
 from tests.making import sizes
@@ -160,8 +161,10 @@ def test_shares_are_drawn_by_way_of_as_many_gamma_draws() -> None:
 def test_distances_are_a_product_of_points_with_two_more_columns() -> None:
     many, few = meta(512, 510), meta(128, 510)  # 1 MiB and a quarter with their columns
     temporaries = cuda_temporary_bytes("aten._euclidean_dist", (few, many), None)
-    assert sizes(temporaries.before_results) == ()
-    assert temporaries.around_results == (256 * KIB, MIB)
+    scaled = (512, 512, 2 * KIB, 2 * KIB, 255 * KIB, 256 * KIB)  # after squares and ones, and with its columns
+    assert temporaries.around_results == (scaled, 256 * KIB, MIB)
+    (workspace,) = product_workspaces((8, 0), "aten._euclidean_dist", (few, many))
+    assert workspace.size_bytes == 8320 * KIB
 
 
 def test_the_gradient_of_a_bilinear_forms_input_is_a_matrix_per_row_before_it_is_summed() -> None:
