@@ -207,12 +207,14 @@ def _dist(args: tuple[Any, ...], _result: torch.Tensor) -> TemporaryBytes:
 def _euclidean_dist(args: tuple[Any, ...], _result: torch.Tensor) -> TemporaryBytes:
     """Both sets of points with two more columns each, so that one product gives all squares (``_euclidean_dist``).
 
-    Before that a sum of squares and a one for every point, and the first set scaled (``Distance.cpp``).
+    The columns are a sum of squares and a one for every point. They and the scaled first set live until its columns
+    have been added (``Distance.cpp``).
     """
-    number_bytes = [each.nbytes // max(each.shape[-1], 1) for each in args[:2]]
-    first, second = (each.nbytes + 2 * of_each for each, of_each in zip(args[:2], number_bytes, strict=True))
-    numbers = tuple(of_each for of_each in number_bytes for _ in range(2))
-    return TemporaryBytes(around_results=((*numbers, args[0].nbytes, first), first, second))
+    points, others = args[:2]
+    column, other_column = (each.nbytes // max(each.shape[-1], 1) for each in (points, others))
+    first, second = points.nbytes + 2 * column, others.nbytes + 2 * other_column
+    adding = (column, column, other_column, other_column, points.nbytes, first)
+    return TemporaryBytes(around_results=(adding, first, second))
 
 
 def _trilinear(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:

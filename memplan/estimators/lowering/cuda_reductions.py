@@ -21,17 +21,14 @@ if TYPE_CHECKING:
 
 _MOST_OUTPUTS_PER_THREAD = 4
 
+SUMS_FOR_BIAS = "aten.convolution_backward"  # the gradient of its output, over all but channels
+_SUMS = ("aten.sum", "aten.mean", "aten.nansum", "aten.prod", "aten.count_nonzero")
 _VARIANCES = ("aten.var", "aten.std", "aten.var_mean", "aten.std_mean")
 _EXTREMES = ("aten.amax", "aten.amin")
 _PLACES = ("aten.max", "aten.min", "aten.argmax", "aten.argmin")
 _CONDITIONS = ("aten.any", "aten.all")
 _NORMS = ("aten.linalg_vector_norm", "aten.norm")
-_OPERATORS = frozenset(
-    (
-        *("aten.sum", "aten.mean", "aten.nansum", "aten.prod", "aten.count_nonzero"),
-        *(*_EXTREMES, *_PLACES, *_CONDITIONS, *_VARIANCES),
-    )
-)
+_OPERATORS = frozenset((*_SUMS, *_EXTREMES, *_PLACES, *_CONDITIONS, *_VARIANCES))
 _WELFORD_NUMBERS = 4  # mean, sum of squares and two counts
 _VALUE_AND_PLACE_BYTES = 16  # of up to eight bytes, beside an index of eight (``SharedReduceOps.h``)
 
@@ -78,8 +75,8 @@ def cuda_reduction(
 
 
 def _operands(operator: str, args: tuple[Any, ...]) -> tuple[torch.Tensor, Sequence[int]] | None:
-    """Return what is reduced over which dimensions; a convolution sums the gradient of its output for its bias."""
-    if operator == "aten.convolution_backward" and args[-1][2]:
+    """Return what is reduced over which dimensions."""
+    if operator == SUMS_FOR_BIAS and args[-1][2]:
         return args[0], (0, *range(2, args[0].dim()))
     place = 1 if operator in _OPERATORS else 2 if operator in _NORMS else len(args)  # a norm's order comes before
     over = args[place] if place < len(args) else None

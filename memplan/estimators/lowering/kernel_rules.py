@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from memplan.estimators.lowering.attention_temporaries import attention_rules
 from memplan.estimators.lowering.batch_norm_temporaries import batch_norm_rules
-from memplan.estimators.lowering.cuda_reductions import cuda_reduction
+from memplan.estimators.lowering.cuda_reductions import SUMS_FOR_BIAS, cuda_reduction
 from memplan.estimators.lowering.cuda_temporaries import CUDA_RULES
 from memplan.estimators.lowering.cudnn_convolution import convolution_rules
 from memplan.estimators.lowering.embedding_temporaries import embedding_rules
@@ -29,7 +29,6 @@ KEYWORDS_READ = {
     "aten.sort": ("stable", "dim"),
     "aten.addmm": ("beta",),
 }  # keyword arguments that rules read after the others, in this order
-_REDUCING_LAST = ("aten.convolution_backward",)  # once its workspaces are freed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,9 +75,9 @@ def cuda_kernels(capability: tuple[int, int], multiprocessors: int | None) -> Ke
     def temporary_bytes(operator: str, args: tuple[Any, ...], result: Any) -> TemporaryBytes:
         temporaries = temporaries_by(tables, operator, args, result)
         reduction = cuda_reduction(operator, args, result, capability, multiprocessors) if multiprocessors else None
-        if reduction is None or temporaries.before_return:
+        if reduction is None:
             return temporaries
-        if operator in _REDUCING_LAST:
+        if operator == SUMS_FOR_BIAS:  # once its workspaces are freed
             return replace(temporaries, before_return=(reduction,))
         return replace(temporaries, after_results=(*temporaries.after_results, reduction))  # beside a converted input
 
