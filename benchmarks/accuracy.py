@@ -6,8 +6,8 @@ Rows come from ``published/data`` (facts others measured, each with its source) 
 prediction is kept in ``--records``; a row is predicted again only where the estimator or a library has changed since,
 or with ``--fresh``. Nothing here is fitted to the rows: the loops are rebuilt as the sources describe them.
 
-Needs torchvision, timm, transformers, litgpt with lightning and, for one row, monai with einops; of transformers, the
-xMem rows want 4.51 (see ``published/xmem.py``).
+Needs torchvision, timm, transformers, mmaction2, mmsegmentation and mmcv (see ``published/openmmlab.py``), litgpt with
+lightning and, for one row, monai with einops; of transformers, the xMem rows want 4.51 (see ``published/xmem.py``).
 """
 
 from __future__ import annotations
@@ -57,10 +57,6 @@ def all_rows(truth: Path) -> Iterator[Row]:
     yield from operators.liger_rows()
     yield from openmmlab.action_rows()
     yield from openmmlab.segmentation_rows()
-    yield from openmmlab.two_path_rows()
-    yield from openmmlab.skipping_rows()
-    yield from openmmlab.pyramid_rows()
-    yield from openmmlab.plain_transformer_rows()
     yield from optimum.rows()
     yield from litgpt.rows()
     yield from timm_rows.study_rows()
