@@ -58,6 +58,14 @@ def doubled_waves(values: torch.Tensor) -> torch.Tensor:
     return waves(2 * values if values.sum().item() > 0 else values)
 
 
+def waves_of_products(values: torch.Tensor) -> torch.Tensor:
+    """Keeps three products; what is made of each is only needed for the next."""
+    square = torch.ones(WIDTH, WIDTH)
+    for _ in range(3):
+        values = (values @ square).sin()
+    return values
+
+
 class Net(nn.Linear):
     """A product and a function of it."""
 
@@ -217,6 +225,15 @@ def test_steps_on_tensors_of_several_parts_write_where_these_are(is_compiled: bo
     is_made_in_step = timeline.event_allocates & (timeline.event_phases == PHASES.index(Phase.OPTIMIZER_STEP))
     made = timeline.event_blocks[is_made_in_step & in_last_step]
     assert sum(sizes[each] for each in made) == 3 * temporary_bytes  # two products and their sum, in two parts each
+
+
+def test_a_buffer_that_takes_the_place_of_another_is_not_asked_of_the_allocator() -> None:
+    (timeline,) = trace_of(lambda: Net(torch.compile(waves_of_products))).timelines
+    is_forward = timeline.event_phases == PHASES.index(Phase.FORWARD)
+    in_last_step = np.arange(len(is_forward)) >= timeline.step_starts[-1]
+    made = timeline.event_blocks[timeline.event_allocates & is_forward & in_last_step]
+    rows = timeline.block_bytes(SAMPLES)[made] / (SAMPLES * ROW_BYTES)
+    assert np.count_nonzero(rows == 1) == 1 + 1 + 3 + 1  # batch, layer, products, and one buffer for all three waves
 
 
 def test_every_size_is_answered_by_one_timeline() -> None:

@@ -189,13 +189,13 @@ class CompiledGraphs:
     def _launch(self, launch: Launch, values: dict[fx.Node, Any]) -> None:
         with self._operators.paused() if launch.is_joined else nullcontext():
             for node in launch.computes:
-                if not launch.is_joined:
-                    _hand_over(node, launch, values)
-                with self._paths.inside(module_path_of(node)):
+                with self._ledger.handing_over(), self._paths.inside(module_path_of(node)):
+                    if not launch.is_joined:
+                        _hand_over(node, launch, values)
                     _compute(node, values)
         for node in launch.writes:
-            _hand_over(node, launch, values)
-            with self._paths.inside(module_path_of(node)):
+            with self._ledger.handing_over(), self._paths.inside(module_path_of(node)):
+                _hand_over(node, launch, values)
                 self._write(node, values)
 
     def _time_kernels(self, launch: Launch) -> None:
@@ -235,7 +235,7 @@ def _given(graph: fx.GraphModule, inputs: list[Any]) -> dict[fx.Node, Any]:
 
 
 def _hand_over(node: fx.Node, launch: Launch, values: dict[fx.Node, Any]) -> None:
-    """Free the buffer whose place a node takes."""
+    """Give up the buffer whose place a node takes."""
     buffer = launch.takes_over.get(node)
     for each in launch.releases if buffer is not None else ():
         if owner_of(each) is buffer:
