@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._prims_common import suggest_memory_format
 
-from memplan.estimators.lowering import fourier_temporaries, sort_temporaries, torchvision_temporaries
+from memplan.estimators.lowering import fourier_temporaries, torchvision_temporaries
 from memplan.estimators.lowering.composite_temporaries import INDEXED_WRITES, composite_rules
 from memplan.estimators.lowering.contiguous_copies import copies
 from memplan.estimators.lowering.cuda_copies import copying_rules
@@ -37,8 +37,8 @@ def _index(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
 
 
 def _index_put(args: tuple[Any, ...], result: Any) -> TemporaryBytes:
-    accumulates = len(args) > 3 and bool(args[3])
-    return (sort_temporaries.accumulating_index_put if accumulates else _index)(args, result)
+    accumulates = len(args) > 3 and bool(args[3])  # then indices are sorted
+    return NO_TEMPORARIES if accumulates else _index(args, result)
 
 
 def _masked_scatter(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
@@ -64,22 +64,6 @@ def _pdist_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """The gradient of each point with respect to each other (``pdist_backward_kernel_impl``)."""
     points, norm = args[1:3]
     return NO_TEMPORARIES if norm == 0 else TemporaryBytes(after_results=((len(points) - 1) * points.nbytes,))
-
-
-def _multinomial(args: tuple[Any, ...], result: Any) -> TemporaryBytes:
-    """A random number per weight, and the largest of these, if several are drawn (``Distributions.cpp``).
-
-    If these are drawn with replacement, the weights, their normalised copy and its prefix sum
-    (``MultinomialKernel.cu``).
-    """
-    weights: torch.Tensor = args[0]
-    if args[1] == 1:
-        return TemporaryBytes(after_results=(weights.nbytes,))
-    if len(args) > 2 and args[2]:
-        return TemporaryBytes(after_results=(weights.nbytes,) * 3)
-    largest = weights.new_empty(result.shape)
-    choosing = sort_temporaries.topk((weights, args[1]), (largest, result)).after_results
-    return TemporaryBytes(after_results=(weights.nbytes, largest.nbytes, *choosing))
 
 
 def _matrix_product(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
@@ -163,15 +147,8 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(("aten.index", "aten._unsafe_index"), _index),
     **dict.fromkeys((f"aten.{name}" for name in INDEXED_WRITES), _index_put),
     **dict.fromkeys(("aten.masked_scatter", "aten.masked_scatter_"), _masked_scatter),
-    "aten.sort": sort_temporaries.sort,
-    "aten.topk": sort_temporaries.topk,
-    "aten.randperm": sort_temporaries.randperm,
-    **dict.fromkeys(("aten.median", "aten.nanmedian"), sort_temporaries.median),
-    "aten.mode": sort_temporaries.mode,
-    "aten._unique2": sort_temporaries.unique,
     "aten._cdist_backward": _cdist_backward,
     "aten._pdist_backward": _pdist_backward,
-    "aten.multinomial": _multinomial,
     "aten._sample_dirichlet": lambda _args, result: TemporaryBytes(after_results=(result.nbytes,)),  # draws of gamma
     **dict.fromkeys(
         (f"aten.{name}" for name in ("bmm", "baddbmm", "baddbmm_", "mm", "addmm", "addmm_", "_addmm_activation")),
