@@ -137,9 +137,9 @@ def _group_norm_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     copied = copies(args[:2], layout)
     number_bytes = max(image.element_size(), torch.float32.itemsize)
     sums_bytes, of_group_bytes = samples * channels * number_bytes, samples * groups * number_bytes
-    if positions == 1:
-        return TemporaryBytes(after_results=(*copied, sums_bytes, sums_bytes))
-    scales = () if weight is None or layout is not torch.contiguous_format else (sums_bytes,)
+    # A single position is scaled without such products (``GroupNorm1dBackward``).
+    is_scaled = weight is not None and layout is torch.contiguous_format and positions > 1
+    scales = (sums_bytes,) if is_scaled else ()
     return TemporaryBytes(after_results=(*copied, sums_bytes, sums_bytes, of_group_bytes, of_group_bytes, *scales))
 
 

@@ -81,6 +81,14 @@ def test_a_groups_statistics_are_applied_to_each_channel_of_each_sample() -> Non
     )  # fmt: skip
 
 
+def test_groups_of_single_positions_are_summed_likewise() -> None:
+    vectors, weight = meta(512, 1024), meta(1024)
+    backward = (vectors, vectors, None, None, weight, 512, 1024, 1, 32, [True, True, True])
+    assert cuda_temporary_bytes("aten.native_group_norm_backward", backward, None).after_results == (
+        2 * MIB, 2 * MIB, 64 * KIB, 64 * KIB,
+    )  # fmt: skip
+
+
 def test_a_groups_gradient_is_copied_to_the_layout_of_the_image() -> None:
     last, sums = in_channels_last(SMALL), (4 * 64 * 4,) * 2
 
