@@ -15,6 +15,7 @@ from memplan.estimators.lowering import fourier_temporaries, torchvision_tempora
 from memplan.estimators.lowering.composite_temporaries import INDEXED_WRITES, composite_rules
 from memplan.estimators.lowering.contiguous_copies import copies
 from memplan.estimators.lowering.cuda_copies import copying_rules
+from memplan.estimators.lowering.library_workspaces import multiplies_elements
 from memplan.estimators.lowering.temporary_bytes import INT64_BYTES, NO_TEMPORARIES, TemporaryBytes
 
 if TYPE_CHECKING:
@@ -70,6 +71,10 @@ def _matrix_product(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Copies of operands whose strides BLAS does not accept (``Blas.cpp``, ``prepare_batch_matrix_for_cublas``)."""
     operands = [each for each in args if isinstance(each, torch.Tensor)][-2:]  # the added matrix is copied in any case
     return TemporaryBytes(after_results=tuple(each.nbytes for each in operands[::-1] if not _has_blas_strides(each)))
+
+
+def _batched_product(args: tuple[Any, ...], result: Any) -> TemporaryBytes:
+    return NO_TEMPORARIES if multiplies_elements(*args) else _matrix_product(args, result)
 
 
 def _has_blas_strides(matrix: torch.Tensor) -> bool:
@@ -151,9 +156,10 @@ _RULES: dict[str, Rule] = {
     "aten._pdist_backward": _pdist_backward,
     "aten._sample_dirichlet": lambda _args, result: TemporaryBytes(after_results=(result.nbytes,)),  # draws of gamma
     **dict.fromkeys(
-        (f"aten.{name}" for name in ("bmm", "baddbmm", "baddbmm_", "mm", "addmm", "addmm_", "_addmm_activation")),
+        (f"aten.{name}" for name in ("baddbmm", "baddbmm_", "mm", "addmm", "addmm_", "_addmm_activation")),
         _matrix_product,
     ),
+    "aten.bmm": _batched_product,
     "aten.im2col": _im2col,
     "aten.count_nonzero": _count_nonzero,
     "aten.bernoulli": _bernoulli,
