@@ -10,7 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._prims_common import suggest_memory_format
+from torch._prims_common import (
+    compute_elementwise_output_strides,
+    make_contiguous_strides_for,
+    suggest_memory_format,
+)
 
 from memplan.estimators.lowering.contiguous_copies import COPIES_ON_ANY_DEVICE, contiguous_first, copies
 from memplan.estimators.lowering.temporary_bytes import TemporaryBytes
@@ -88,9 +92,13 @@ def _layer_norm_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
 
 
 def _softmax_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
-    """The product of gradient and output (``softmax_backward_cuda_out``), which lies as the gradient does."""
+    """The product of gradient and output (``softmax_backward_cuda_out``), and a copy unless it is contiguous.
+
+    It lies as the gradient does, and where that is broadcast, as the output does.
+    """
     gradient, output = args[:2]
     product_bytes = output.numel() * torch.result_type(gradient, output).itemsize
-    is_broadcast = not any(gradient.stride())
-    copied = copies((output,) if is_broadcast else (gradient, output))
-    return TemporaryBytes(after_results=(product_bytes, *copied))
+    strides = compute_elementwise_output_strides(gradient, output)
+    lies_in_order = zip(output.shape, strides, make_contiguous_strides_for(output.shape), strict=True)
+    copied = () if all(size == 1 or given == wanted for size, given, wanted in lies_in_order) else (product_bytes,)
+    return TemporaryBytes(after_results=(product_bytes, *copied, *copies((output,))))

@@ -70,6 +70,15 @@ def test_softmax_multiplies_gradient_and_result_before_it_reads_them() -> None:
     assert cuda_temporary_bytes(operator, (result.t(), result, 1), result).after_results == (MIB, MIB)
 
 
+def test_a_gradient_that_sums_of_softmax_spread_is_multiplied_in_the_order_of_the_result() -> None:
+    result, spread = meta(4, 64, 32, 32), meta(4, 64, 1, 1).expand(4, 64, 32, 32)
+    backward = cuda_temporary_bytes("aten._softmax_backward_data", (spread, result, 1), result)
+    assert backward.after_results == (MIB,)
+    last = in_channels_last(result)
+    backward = cuda_temporary_bytes("aten._softmax_backward_data", (last, result, 1), result)
+    assert backward.after_results == (MIB, MIB)
+
+
 def test_a_groups_statistics_are_applied_to_each_channel_of_each_sample() -> None:
     image, weight, each_bytes = meta(16, 64, 16), meta(64), 4 * KIB  # 16 * 64 * 4
     args = (image, weight, weight, 16, 64, 16, 4, 1e-5)
