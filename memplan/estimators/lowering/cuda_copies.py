@@ -28,6 +28,8 @@ def copying_rules() -> dict[str, Rule]:
     return {
         **COPIES_ON_ANY_DEVICE,
         **dict.fromkeys(("aten.fractional_max_pool2d_backward", "aten._embedding_bag_backward"), contiguous_first(1)),
+        # ``MaxUnpooling.cu``: what is spread out and where to, before the result exists
+        **dict.fromkeys(("aten.max_unpool2d", "aten.max_unpool3d"), contiguous_first(2)),
         **dict.fromkeys((f"aten.{name}" for name in _READING_CONTIGUOUSLY), _contiguous),
         **dict.fromkeys((f"aten.{name}" for name in _LIKE_THE_IMAGE), _like_the_image),
         **dict.fromkeys((f"aten.{name}_backward" for name in _IN_OWN_LAYOUT), _in_own_layout),

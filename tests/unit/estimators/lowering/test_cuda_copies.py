@@ -109,6 +109,13 @@ def test_a_groups_gradient_is_copied_to_the_layout_of_the_image() -> None:
     assert backward(last, last) == (*sums, *sums)
 
 
+def test_what_is_unpooled_is_read_in_order_with_its_places() -> None:
+    last = in_channels_last(SMALL)
+    places = last.to(torch.int64)
+    assert cuda_temporary_bytes("aten.max_unpool2d", (last, places, [64, 64]), LARGE).throughout == (MIB, 2 * MIB)
+    assert cuda_temporary_bytes("aten.max_unpool2d", (SMALL, SMALL, [64, 64]), LARGE) == NO_TEMPORARIES
+
+
 def test_images_are_resampled_smoothly_in_contiguous_copies() -> None:
     last, larger = in_channels_last(SMALL), in_channels_last(LARGE)
     for operator in ("aten._upsample_bilinear2d_aa", "aten._upsample_bicubic2d_aa"):
