@@ -1,4 +1,4 @@
-"""Tensors without values, for rules that look at shape, type and layout alone, and the rules of all cards."""
+"""Tensors without values, for rules that look at shape, type and layout alone, and the rules of an A100."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from functools import partial
 import torch
 
 from memplan.estimators.lowering.cuda_temporaries import CUDA_RULES
+from memplan.estimators.lowering.sort_temporaries import sort_rules
 from memplan.estimators.lowering.temporary_bytes import temporaries_by
 
-cuda_temporary_bytes = partial(temporaries_by, CUDA_RULES)
+cuda_temporary_bytes = partial(temporaries_by, (*CUDA_RULES, sort_rules((8, 0))))
 
 
 def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

@@ -12,7 +12,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.amp import autocast_mode
 from torch.autograd import graph
 from torch.autograd.graph import saved_tensors_hooks
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.jit import _builtins as scripted
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode_temporarily
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from memplan.estimators.absent_card.card_answers import (
@@ -46,6 +48,12 @@ _OF_OPTIMIZERS: dict[str, Callable[..., Any]] = {
     "_get_capturable_supported_devices": capturable_devices,
     "_default_to_fused_or_foreach": multi_tensor_by_default,
 }
+_ASKING_FOR_OVERRIDES = tuple(
+    (module, name)
+    for module in (functional, torch.functional)
+    for name in ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+    if hasattr(module, name)
+)
 _MOVES = {torch.Tensor.cpu: "cpu", torch.Tensor.cuda: "cuda"}
 _MOVING = frozenset({*_MOVES, torch.Tensor.to, torch.Tensor.type_as, torch.Tensor.pin_memory})
 
@@ -87,6 +95,8 @@ class CudaEmulation(TorchFunctionMode):
         for name, answer in _OF_OPTIMIZERS.items():
             for module in _optimizers_with(name):
                 self._replace(module, name, answer)
+        for module, name in _ASKING_FOR_OVERRIDES:
+            self._replace(module, name, _asking_without_emulation(getattr(module, name)))
         self._replace(torch, "Generator", StandInGenerator)
         self._replace(torch.Tensor, "record_stream", always(None))
         self._replace(saved_tensors_hooks, "__init__", self._with_mode_in_hooks(saved_tensors_hooks.__init__))
@@ -209,6 +219,25 @@ class CudaEmulation(TorchFunctionMode):
         if isinstance(place, str):
             return place == "cpu" and self.presence.is_seen
         return False if isinstance(place, torch.device | int) else None
+
+
+@functools.cache  # TorchScript knows it by its address
+def _asking_without_emulation(asks: Callable[..., bool]) -> Callable[..., bool]:
+    """Let functions of PyTorch written in Python ask for overrides as if the emulation, which has none, were not there.
+
+    They would call themselves through it (``handle_torch_function``), and that call would hold their arguments until
+    they return, also those that they replace halfway.
+    """
+
+    def is_overridden(*arguments: Any) -> bool:
+        modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]  # untyped in torch
+        if len(modes) != 1 or not isinstance(modes[0], CudaEmulation):
+            return asks(*arguments)
+        with _pop_mode_temporarily():
+            return asks(*arguments)
+
+    scripted._register_builtin(is_overridden, "aten::has_torch_function")  # noqa: SLF001 - as the asking functions are
+    return is_overridden
 
 
 def redirect_cuda_autocast() -> None:

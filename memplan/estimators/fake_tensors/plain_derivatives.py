@@ -2,8 +2,8 @@
 
 Some formulas of ``torch/csrc/autograd/FunctionsManual.cpp`` and ``aten/src/ATen/native/ReduceOps.cpp`` check whether a
 tensor is a subclass (``isTensorSubclassLike``). For subclasses they read no values, write nothing in place and keep
-more tensors alive. This module implements the other branches. Factors of products are assumed not to be zero, unless
-they are rectified or dropped out.
+more tensors alive. This module implements the other branches, and those of composite operators that ask likewise.
+Factors of products are assumed not to be zero, unless they are rectified or dropped out.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _KEY = "AutogradCPU"
 _MEAN = 1  # ``at::Reduction::Mean``
+_AS_MANY_AS_FOUND = -1  # classes of one_hot
 _MAKE_ZEROS = frozenset({"ReluBackward0", "ThresholdBackward0", "HardtanhBackward0", "NativeDropoutBackward0"})
 
 
@@ -32,6 +33,7 @@ def install_plain_derivatives() -> None:
     kernels.wrap("prod.dim_int", _product)
     kernels.wrap("cumprod", _running_product)
     kernels.wrap("linear", _linear)
+    kernels.wrap("one_hot", _one_hot)
     kernels.wrap("binary_cross_entropy_with_logits", _entropy_of_logits)
 
 
@@ -79,6 +81,20 @@ def _linear(
     if bias is None or is_one_product or not isinstance(bias, FakeTensor):
         return own(values, weight, bias)
     return own(values, weight, None).add_(bias)
+
+
+def _one_hot(own: Callable[..., Any], classes: torch.Tensor, num_classes: int = _AS_MANY_AS_FOUND) -> Any:
+    """Scatter ones into zeros (``one_hot`` in ``aten/src/ATen/native/Onehot.cpp``).
+
+    Fake tensors are compared with a range, which makes a mask beside the result; so are those that a compiler sees.
+    """
+    is_answered = isinstance(classes, FakeTensor) and not torch.compiler.is_compiling()
+    if not is_answered or classes.dtype is not torch.int64 or not classes.numel():
+        return own(classes, num_classes)
+    if num_classes == _AS_MANY_AS_FOUND:
+        num_classes = int(torch.ops.aten.item(classes.max())) + 1
+    zeros = classes.new_zeros((*classes.shape, num_classes))
+    return zeros.scatter_(-1, classes.unsqueeze(-1), 1)
 
 
 def _entropy_of_logits(  # noqa: PLR0917 - the operator's own signature

@@ -10,7 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._prims_common import suggest_memory_format
+from torch._prims_common import (
+    compute_elementwise_output_strides,
+    make_contiguous_strides_for,
+    suggest_memory_format,
+)
 
 from memplan.estimators.lowering.contiguous_copies import COPIES_ON_ANY_DEVICE, contiguous_first, copies
 from memplan.estimators.lowering.temporary_bytes import TemporaryBytes
@@ -24,6 +28,8 @@ def copying_rules() -> dict[str, Rule]:
     return {
         **COPIES_ON_ANY_DEVICE,
         **dict.fromkeys(("aten.fractional_max_pool2d_backward", "aten._embedding_bag_backward"), contiguous_first(1)),
+        # ``MaxUnpooling.cu``: what is spread out and where to, before the result exists
+        **dict.fromkeys(("aten.max_unpool2d", "aten.max_unpool3d"), contiguous_first(2)),
         **dict.fromkeys((f"aten.{name}" for name in _READING_CONTIGUOUSLY), _contiguous),
         **dict.fromkeys((f"aten.{name}" for name in _LIKE_THE_IMAGE), _like_the_image),
         **dict.fromkeys((f"aten.{name}_backward" for name in _IN_OWN_LAYOUT), _in_own_layout),
@@ -88,9 +94,13 @@ def _layer_norm_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
 
 
 def _softmax_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
-    """The product of gradient and output (``softmax_backward_cuda_out``), which lies as the gradient does."""
+    """The product of gradient and output (``softmax_backward_cuda_out``), and a copy unless it is contiguous.
+
+    It lies as the gradient does, and where that is broadcast, as the output does.
+    """
     gradient, output = args[:2]
     product_bytes = output.numel() * torch.result_type(gradient, output).itemsize
-    is_broadcast = not any(gradient.stride())
-    copied = copies((output,) if is_broadcast else (gradient, output))
-    return TemporaryBytes(after_results=(product_bytes, *copied))
+    strides = compute_elementwise_output_strides(gradient, output)
+    lies_in_order = zip(output.shape, strides, make_contiguous_strides_for(output.shape), strict=True)
+    copied = () if all(size == 1 or given == wanted for size, given, wanted in lies_in_order) else (product_bytes,)
+    return TemporaryBytes(after_results=(product_bytes, *copied, *copies((output,))))

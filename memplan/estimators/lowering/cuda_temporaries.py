@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._prims_common import suggest_memory_format
 
-from memplan.estimators.lowering import fourier_temporaries, sort_temporaries, torchvision_temporaries
+from memplan.estimators.lowering import fourier_temporaries, torchvision_temporaries
 from memplan.estimators.lowering.composite_temporaries import INDEXED_WRITES, composite_rules
 from memplan.estimators.lowering.contiguous_copies import copies
 from memplan.estimators.lowering.cuda_copies import copying_rules
+from memplan.estimators.lowering.library_workspaces import multiplies_elements
 from memplan.estimators.lowering.temporary_bytes import INT64_BYTES, NO_TEMPORARIES, TemporaryBytes
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ def _index(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
 
 
 def _index_put(args: tuple[Any, ...], result: Any) -> TemporaryBytes:
-    accumulates = len(args) > 3 and bool(args[3])
-    return (sort_temporaries.accumulating_index_put if accumulates else _index)(args, result)
+    accumulates = len(args) > 3 and bool(args[3])  # then indices are sorted
+    return NO_TEMPORARIES if accumulates else _index(args, result)
 
 
 def _masked_scatter(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
@@ -66,26 +67,14 @@ def _pdist_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     return NO_TEMPORARIES if norm == 0 else TemporaryBytes(after_results=((len(points) - 1) * points.nbytes,))
 
 
-def _multinomial(args: tuple[Any, ...], result: Any) -> TemporaryBytes:
-    """A random number per weight, and the largest of these, if several are drawn (``Distributions.cpp``).
-
-    If these are drawn with replacement, the weights, their normalised copy and its prefix sum
-    (``MultinomialKernel.cu``).
-    """
-    weights: torch.Tensor = args[0]
-    if args[1] == 1:
-        return TemporaryBytes(after_results=(weights.nbytes,))
-    if len(args) > 2 and args[2]:
-        return TemporaryBytes(after_results=(weights.nbytes,) * 3)
-    largest = weights.new_empty(result.shape)
-    choosing = sort_temporaries.topk((weights, args[1]), (largest, result)).after_results
-    return TemporaryBytes(after_results=(weights.nbytes, largest.nbytes, *choosing))
-
-
 def _matrix_product(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Copies of operands whose strides BLAS does not accept (``Blas.cpp``, ``prepare_batch_matrix_for_cublas``)."""
     operands = [each for each in args if isinstance(each, torch.Tensor)][-2:]  # the added matrix is copied in any case
     return TemporaryBytes(after_results=tuple(each.nbytes for each in operands[::-1] if not _has_blas_strides(each)))
+
+
+def _batched_product(args: tuple[Any, ...], result: Any) -> TemporaryBytes:
+    return NO_TEMPORARIES if multiplies_elements(*args) else _matrix_product(args, result)
 
 
 def _has_blas_strides(matrix: torch.Tensor) -> bool:
@@ -153,9 +142,9 @@ def _group_norm_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     copied = copies(args[:2], layout)
     number_bytes = max(image.element_size(), torch.float32.itemsize)
     sums_bytes, of_group_bytes = samples * channels * number_bytes, samples * groups * number_bytes
-    if positions == 1:
-        return TemporaryBytes(after_results=(*copied, sums_bytes, sums_bytes))
-    scales = () if weight is None or layout is not torch.contiguous_format else (sums_bytes,)
+    # A single position is scaled without such products (``GroupNorm1dBackward``).
+    is_scaled = weight is not None and layout is torch.contiguous_format and positions > 1
+    scales = (sums_bytes,) if is_scaled else ()
     return TemporaryBytes(after_results=(*copied, sums_bytes, sums_bytes, of_group_bytes, of_group_bytes, *scales))
 
 
@@ -163,20 +152,14 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(("aten.index", "aten._unsafe_index"), _index),
     **dict.fromkeys((f"aten.{name}" for name in INDEXED_WRITES), _index_put),
     **dict.fromkeys(("aten.masked_scatter", "aten.masked_scatter_"), _masked_scatter),
-    "aten.sort": sort_temporaries.sort,
-    "aten.topk": sort_temporaries.topk,
-    "aten.randperm": sort_temporaries.randperm,
-    **dict.fromkeys(("aten.median", "aten.nanmedian"), sort_temporaries.median),
-    "aten.mode": sort_temporaries.mode,
-    "aten._unique2": sort_temporaries.unique,
     "aten._cdist_backward": _cdist_backward,
     "aten._pdist_backward": _pdist_backward,
-    "aten.multinomial": _multinomial,
     "aten._sample_dirichlet": lambda _args, result: TemporaryBytes(after_results=(result.nbytes,)),  # draws of gamma
     **dict.fromkeys(
-        (f"aten.{name}" for name in ("bmm", "baddbmm", "baddbmm_", "mm", "addmm", "addmm_", "_addmm_activation")),
+        (f"aten.{name}" for name in ("baddbmm", "baddbmm_", "mm", "addmm", "addmm_", "_addmm_activation")),
         _matrix_product,
     ),
+    "aten.bmm": _batched_product,
     "aten.im2col": _im2col,
     "aten.count_nonzero": _count_nonzero,
     "aten.bernoulli": _bernoulli,

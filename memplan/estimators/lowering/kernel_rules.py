@@ -16,6 +16,7 @@ from memplan.estimators.lowering.host_temporaries import HOST_RULES
 from memplan.estimators.lowering.layer_norm_temporaries import layer_norm_rules
 from memplan.estimators.lowering.library_workspaces import ProductWorkspace, product_workspaces
 from memplan.estimators.lowering.operator_rules import is_chosen_on_card, is_of_known_library, is_plain
+from memplan.estimators.lowering.sort_temporaries import sort_rules
 from memplan.estimators.lowering.temporary_bytes import temporaries_by
 
 if TYPE_CHECKING:
@@ -66,7 +67,8 @@ def cuda_kernels(capability: tuple[int, int], multiprocessors: int | None) -> Ke
     of_card = {
         **convolution_rules(capability),
         **attention_rules(capability),
-        **embedding_rules(multiprocessors),
+        **sort_rules(capability),
+        **embedding_rules(capability, multiprocessors),
         **batch_norm_rules(capability, multiprocessors),
         **layer_norm_rules(capability, multiprocessors),
     }

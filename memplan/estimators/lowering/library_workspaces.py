@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from memplan.estimators.lowering.torch_release import TORCH_RELEASE
+from memplan.estimators.lowering.torch_release import HAS_OUTER_PRODUCTS, TORCH_RELEASE
 from memplan.training.half_precision import HALF_TYPES
 from memplan.units import KIB, MIB
 
@@ -51,14 +51,14 @@ def product_workspaces(
     capability: tuple[int, int], operator: str, args: tuple[Any, ...]
 ) -> tuple[ProductWorkspace, ...]:
     """Return what one of :data:`CUBLAS_OPERATORS` takes on a card of a compute capability."""
+    if operator == "aten.bmm" and multiplies_elements(*args):
+        return ()
     is_kept = TORCH_RELEASE < (2, 15) or os.environ.get("TORCH_CUBLAS_WORKSPACE_CACHE") == "1"
     of_cublas = ProductWorkspace("cuBLAS", _cublas_bytes(capability), is_kept)
     of_cublaslt = ProductWorkspace("cuBLASLt", _cublaslt_bytes(), is_kept)
     if is_kept:
         has_second = TORCH_RELEASE < (2, 12) and _runs_on_cublaslt(operator, args)
         return (of_cublas, of_cublaslt) if has_second else (of_cublas,)
-    if operator == "aten.bmm" and _multiplies_elements(*args):
-        return ()
     return (of_cublaslt if _runs_on_cublaslt(operator, args) else of_cublas,)
 
 
@@ -78,9 +78,12 @@ def _cublaslt_bytes() -> int:
     return (int(setting) if setting.isdecimal() else _CUBLASLT_KIB) * KIB
 
 
-def _multiplies_elements(left: torch.Tensor, _right: torch.Tensor, *others: object) -> bool:
-    """Whether products of a column and a row are none of cuBLAS's, as PyTorch 2.15 allocates."""
-    return left.shape[2] == 1 and not left.is_complex() and not others
+def multiplies_elements(left: torch.Tensor, _right: torch.Tensor, *others: object) -> bool:
+    """Whether a batched product is one of columns and rows, which PyTorch multiplies itself, in any memory format.
+
+    Source: ``torch/_native/ops/bmm_outer_product`` of torch 2.13, which needs Triton.
+    """
+    return HAS_OUTER_PRODUCTS and left.shape[2] == 1 and not left.is_complex() and not others
 
 
 def _runs_on_cublaslt(operator: str, args: tuple[Any, ...]) -> bool:

@@ -3,30 +3,61 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from memplan.estimators.lowering.composite_temporaries import selected_positions
+from memplan.estimators.lowering.composite_temporaries import INDEXED_WRITES, selected_positions
 from memplan.estimators.lowering.contiguous_copies import copies
 from memplan.estimators.lowering.temporary_bytes import INT64_BYTES, NO_TEMPORARIES, TemporaryBytes
+from memplan.estimators.temporaries.radix_sorts import radix_sort
 from memplan.estimators.temporaries.ruled_blocks import ruled_blocks
-from memplan.estimators.temporaries.sorts import LARGEST_SORTED_IN_PLACE, digit_counts, second_pairs, sorting
+from memplan.estimators.temporaries.sorts import (
+    LARGEST_SORTED_IN_PLACE,
+    SortByRandomKeys,
+    SortOfKeys,
+    SortOfPlaces,
+    SortOfSlices,
+    digit_counts,
+)
 
 if TYPE_CHECKING:
     import torch
 
-    from memplan.estimators.lowering.temporary_bytes import Blocks
+    from memplan.estimators.lowering.temporary_bytes import Blocks, Rule
     from memplan.estimators.temporaries.ruled_blocks import RuledBlock
 
+    Capability = tuple[int, int]
+
 _MOST_COUNTED_AT_ONCE = 2048  # of a row, by one block of threads
-_MOST_NARROW_KEYS = 30_083  # ``bits <= 32`` in ``randperm_out_cuda``
 
 
-def sort(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
+def sort_rules(capability: Capability) -> dict[str, Rule]:
+    """Return the rules by operator name without overload.
+
+    Args:
+        capability: compute capability of the card.
+    """
+    median = partial(_median, capability=capability)
+    put = partial(_accumulating_index_put, capability=capability)
+    return {
+        "aten.sort": partial(_sort, capability=capability),
+        "aten.topk": partial(_topk, capability=capability),
+        "aten.randperm": partial(_randperm, capability=capability),
+        **dict.fromkeys(("aten.median", "aten.nanmedian"), median),
+        "aten.mode": _mode,
+        "aten._unique2": partial(_unique, capability=capability),
+        "aten.multinomial": partial(_multinomial, capability=capability),
+        **dict.fromkeys((f"aten.{name}" for name in INDEXED_WRITES), put),
+    }
+
+
+def _sort(args: tuple[Any, ...], _result: Any, *, capability: Capability) -> TemporaryBytes:
     """Return the temporaries of a sort along a dimension (``Sort.cpp``, ``SortStable.cu``).
 
     Args:
         args: keys and dimension; between them whether the sort is stable, if that is said.
         _result: sorted keys and positions.
+        capability: compute capability of the card.
     """
     keys: torch.Tensor = args[0]
     dim = next((each for each in args[1:3] if isinstance(each, int) and not isinstance(each, bool)), -1)
@@ -36,31 +67,33 @@ def sort(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     if size <= LARGEST_SORTED_IN_PLACE:
         return TemporaryBytes(after_results=(size * INT64_BYTES,))
     in_order = () if keys.stride(dim) == 1 else (keys.nbytes, keys.nbytes, position_bytes)
-    return TemporaryBytes(after_results=(*in_order, *_sorting(keys, size)))
+    return TemporaryBytes(after_results=(*in_order, *_sorting(keys, size, capability)))
 
 
-def _sorting(keys: torch.Tensor, size: int) -> tuple[RuledBlock, ...]:
-    return ruled_blocks(sorting, keys.numel() // max(size, 1), size, keys.element_size())
+def _sorting(keys: torch.Tensor, size: int, capability: Capability) -> tuple[RuledBlock, ...]:
+    rule = SortOfSlices(of_pairs=radix_sort(capability, keys.element_size(), INT64_BYTES))
+    return ruled_blocks(rule, keys.numel() // max(size, 1), size)
 
 
-def randperm(_args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
+def _randperm(_args: tuple[Any, ...], result: torch.Tensor, *, capability: Capability) -> TemporaryBytes:
     """Sort positions by random keys, which are wider where many might be equal (``Randperm.cu``)."""
-    count = result.numel()
-    key_bytes = count * (4 if count <= _MOST_NARROW_KEYS else INT64_BYTES)
-    return TemporaryBytes(after_results=(result.nbytes, key_bytes, key_bytes, key_bytes + result.nbytes))
+    narrow, wide = (radix_sort(capability, key_bytes, result.element_size()) for key_bytes in (4, INT64_BYTES))
+    return TemporaryBytes(after_results=ruled_blocks(SortByRandomKeys(by_narrow=narrow, by_wide=wide), result.numel()))
 
 
-def median(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
+def _median(args: tuple[Any, ...], _result: Any, *, capability: Capability) -> TemporaryBytes:
     """A sort of all elements (``median_impl`` in ``cuda/Sorting.cpp``); along a dimension a contiguous copy."""
     source: torch.Tensor = args[0]
     copied = copies((source,))
     if len(args) > 1:
         return TemporaryBytes(after_results=copied)
     count = source.numel()
-    return TemporaryBytes(before_results=(*copied, source.nbytes, count * INT64_BYTES, *_sorting(source, count)))
+    return TemporaryBytes(
+        before_results=(*copied, source.nbytes, count * INT64_BYTES, *_sorting(source, count, capability))
+    )
 
 
-def mode(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
+def _mode(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """A copy with the dimension last, unless it lies so (``mode_kernel_impl`` in ``cuda/TensorModeKernel.cpp``).
 
     Long rows are sorted in a copy, one by one, with their positions (``ModeImpl`` in ``TensorModeKernel.cu``).
@@ -78,31 +111,36 @@ def mode(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     return TemporaryBytes(after_results=(source.nbytes, positions_bytes, sorting_bytes))
 
 
-def unique(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
+def _unique(args: tuple[Any, ...], _result: Any, *, capability: Capability) -> TemporaryBytes:
     """Sorted elements, with their positions if the inverse is returned (``UniqueCub.cu``)."""
     source: torch.Tensor = args[0]
-    copied = copies((source,))
-    if len(args) <= 2 or not args[2]:
-        return TemporaryBytes(around_results=(*copied, source.nbytes, (source.nbytes,)))
+    copied, key_bytes = copies((source,)), source.element_size()
+    remembers = len(args) > 2 and bool(args[2])
+    rule = SortOfKeys(of_keys=radix_sort(capability, key_bytes, INT64_BYTES if remembers else 0))
+    sorting = ruled_blocks(rule, source.numel())
+    if not remembers:
+        return TemporaryBytes(around_results=(*copied, source.nbytes, sorting))
     places_bytes = source.numel() * INT64_BYTES
-    sorting = (places_bytes, source.nbytes + places_bytes)
-    return TemporaryBytes(around_results=(*copied, source.nbytes, places_bytes, sorting, places_bytes))
+    return TemporaryBytes(around_results=(*copied, source.nbytes, places_bytes, (places_bytes, *sorting), places_bytes))
 
 
-def accumulating_index_put(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
+def _accumulating_index_put(args: tuple[Any, ...], _result: Any, *, capability: Capability) -> TemporaryBytes:
     """Linear, sorted, original and running indices (``index_put_with_sort_kernel`` in ``Indexing.cu``).
 
     Values that are broadcast or not contiguous are copied. Up to 256 places are told apart by eight bits, and CUB sorts
     by these in one pass, which needs no second pairs (``dispatch_radix_sort.cuh``).
     """
+    if len(args) <= 3 or not args[3]:
+        return NO_TEMPORARIES
     source, indices, values = args[:3]
     positions = selected_positions(source, indices, values)
     elements = positions * (source.numel() // max(_indexed_elements(source, indices), 1))
     is_read_as_it_is = values.numel() == elements and values.is_contiguous()
     copied = () if is_read_as_it_is else (elements * values.element_size(),)
     each_bytes = positions * INT64_BYTES
-    again = ruled_blocks(second_pairs, positions, _places(source, indices))
-    return TemporaryBytes(after_results=(each_bytes, *copied, each_bytes, each_bytes, (each_bytes, *again)))
+    rule = SortOfPlaces(of_indices=radix_sort(capability, INT64_BYTES, INT64_BYTES))
+    sorting = ruled_blocks(rule, positions, _places(source, indices))
+    return TemporaryBytes(after_results=(each_bytes, *copied, each_bytes, each_bytes, (each_bytes, *sorting)))
 
 
 def _indexed_elements(source: torch.Tensor, indices: list[torch.Tensor | None]) -> int:
@@ -125,7 +163,7 @@ def _indexed_dims(indices: list[torch.Tensor | None]) -> list[int]:
     return dims
 
 
-def topk(args: tuple[Any, ...], result: Any) -> TemporaryBytes:
+def _topk(args: tuple[Any, ...], result: Any, *, capability: Capability) -> TemporaryBytes:
     """A contiguous copy and digit counts, or a sort of more than 4096 results (``TensorTopK.cu`` and ``.cpp``).
 
     The elements per thread depend on the card's multiprocessors; those of an H100 are assumed, and others change the
@@ -143,5 +181,21 @@ def topk(args: tuple[Any, ...], result: Any) -> TemporaryBytes:
     if not is_sorted or found <= LARGEST_SORTED_IN_PLACE:
         return TemporaryBytes(after_results=selecting)
     positions_bytes = values.numel() * INT64_BYTES
-    beside_results = (positions_bytes, values.nbytes, _sorting(values, found), positions_bytes)
+    beside_results = (positions_bytes, values.nbytes, _sorting(values, found, capability), positions_bytes)
     return TemporaryBytes(after_results=(selecting, beside_results))
+
+
+def _multinomial(args: tuple[Any, ...], result: Any, *, capability: Capability) -> TemporaryBytes:
+    """A random number per weight, and the largest of these, if several are drawn (``Distributions.cpp``).
+
+    If these are drawn with replacement, the weights, their normalised copy and its prefix sum
+    (``MultinomialKernel.cu``).
+    """
+    weights: torch.Tensor = args[0]
+    if args[1] == 1:
+        return TemporaryBytes(after_results=(weights.nbytes,))
+    if len(args) > 2 and args[2]:
+        return TemporaryBytes(after_results=(weights.nbytes,) * 3)
+    largest = weights.new_empty(result.shape)
+    choosing = _topk((weights, args[1]), (largest, result), capability=capability).after_results
+    return TemporaryBytes(after_results=(weights.nbytes, largest.nbytes, *choosing))

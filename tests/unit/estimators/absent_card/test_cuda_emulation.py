@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import weakref
+from typing import Any
+
 import pytest
 import torch
+from torch import nn
 from torch._dynamo.trace_rules import get_torch_obj_rule_map
 from torch.optim import _functional as functional
+from torch.overrides import TorchFunctionMode
 
 from memplan.devices.cards import find_card
 from memplan.estimators.absent_card.cuda_emulation import CudaEmulation
@@ -32,3 +37,47 @@ def test_everything_is_itself_again_outside() -> None:
         torch.Tensor.record_stream,
         torch.accelerator.is_available,
     ) == before
+
+
+class _Overriding(torch.Tensor):
+    """Tells that it was asked."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return "asked"
+
+
+class _OtherMode(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return "asked"
+
+
+def test_what_functions_replace_halfway_is_freed_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    variance = torch.ones(4)
+    original, freed = weakref.ref(variance), []
+    log = torch.log
+    monkeypatch.setattr(torch, "log", lambda values: (freed.append(original() is None), log(values))[1])
+    mean = torch.zeros(4)
+    with CudaEmulation(find_card("a100-80gb"), (8, 0)):
+        held = [variance]
+        del variance
+        nn.functional.gaussian_nll_loss(mean, mean, held.pop())
+    assert freed == [True]
+
+
+def test_tensors_and_modes_that_override_functions_are_still_asked() -> None:
+    overriding = torch.zeros(4).as_subclass(_Overriding)
+    with CudaEmulation(find_card("a100-80gb"), (8, 0)):
+        assert nn.functional.dropout(overriding) == "asked"
+        assert not nn.functional.has_torch_function_unary(torch.zeros(4))
+        with _OtherMode():
+            assert nn.functional.dropout(torch.zeros(4)) == "asked"
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+def test_functions_that_ask_can_be_scripted() -> None:
+    def dropped(values: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(values, 0.5, False)
+
+    with CudaEmulation(find_card("a100-80gb"), (8, 0)):
+        assert torch.jit.script(dropped)(torch.ones(4)).sum() == 4

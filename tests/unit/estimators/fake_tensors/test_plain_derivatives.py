@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from memplan.estimators.fake_tensors import plain_derivatives
 from memplan.estimators.fake_tensors.plain_derivatives import install_plain_derivatives
@@ -81,3 +82,44 @@ def test_a_bias_is_added_in_place_to_the_product_of_what_is_not_contiguous(value
         in_one = functional.linear(given[0].contiguous(), *given[1:])
     assert (made._version, in_one._version) == (1, 0)
     assert made.shape == functional.linear(values, weight, bias).shape
+
+
+class _Made(TorchDispatchMode):
+    """Keeps the types of the tensors that operators make."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.types: list[torch.dtype] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.types += [result.dtype] if isinstance(result, torch.Tensor) and not func.is_view else []
+        return result
+
+
+@pytest.mark.parametrize("count", [-1, 5])
+def test_classes_are_scattered_as_those_of_plain_tensors(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    classes = torch.tensor([[0, 2], [4, 1]])
+    expected = functional.one_hot(classes, count)
+    monkeypatch.setattr(plain_derivatives, "FakeTensor", torch.Tensor)
+    torch.testing.assert_close(functional.one_hot(classes, count), expected)
+
+
+def test_classes_are_scattered_into_zeros_without_a_mask_unless_a_compiler_sees_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def made() -> list[torch.dtype]:
+        with FakeTensorMode() as mode:
+            classes = mode.from_tensor(torch.zeros(4, 6, dtype=torch.int64))
+            with _Made() as seen:
+                functional.one_hot(classes, 8)
+        return seen.types
+
+    assert made() == [torch.int64, torch.int64]  # zeros, and these again, with ones
+    monkeypatch.setattr(torch.compiler, "_is_compiling_flag", True)
+    assert torch.bool in made()
+
+
+def test_what_are_no_classes_is_refused_as_before() -> None:
+    with FakeTensorMode(), pytest.raises(RuntimeError, match="LongTensor"):
+        functional.one_hot(torch.zeros(4), 8)

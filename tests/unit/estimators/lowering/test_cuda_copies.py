@@ -70,6 +70,15 @@ def test_softmax_multiplies_gradient_and_result_before_it_reads_them() -> None:
     assert cuda_temporary_bytes(operator, (result.t(), result, 1), result).after_results == (MIB, MIB)
 
 
+def test_a_gradient_that_sums_of_softmax_spread_is_multiplied_in_the_order_of_the_result() -> None:
+    result, spread = meta(4, 64, 32, 32), meta(4, 64, 1, 1).expand(4, 64, 32, 32)
+    backward = cuda_temporary_bytes("aten._softmax_backward_data", (spread, result, 1), result)
+    assert backward.after_results == (MIB,)
+    last = in_channels_last(result)
+    backward = cuda_temporary_bytes("aten._softmax_backward_data", (last, result, 1), result)
+    assert backward.after_results == (MIB, MIB)
+
+
 def test_a_groups_statistics_are_applied_to_each_channel_of_each_sample() -> None:
     image, weight, each_bytes = meta(16, 64, 16), meta(64), 4 * KIB  # 16 * 64 * 4
     args = (image, weight, weight, 16, 64, 16, 4, 1e-5)
@@ -78,6 +87,14 @@ def test_a_groups_statistics_are_applied_to_each_channel_of_each_sample() -> Non
     of_groups = 16 * 4 * 4
     assert cuda_temporary_bytes("aten.native_group_norm_backward", backward, None).after_results == (
         each_bytes, each_bytes, of_groups, of_groups, each_bytes,
+    )  # fmt: skip
+
+
+def test_groups_of_single_positions_are_summed_likewise() -> None:
+    vectors, weight = meta(512, 1024), meta(1024)
+    backward = (vectors, vectors, None, None, weight, 512, 1024, 1, 32, [True, True, True])
+    assert cuda_temporary_bytes("aten.native_group_norm_backward", backward, None).after_results == (
+        2 * MIB, 2 * MIB, 64 * KIB, 64 * KIB,
     )  # fmt: skip
 
 
@@ -90,6 +107,13 @@ def test_a_groups_gradient_is_copied_to_the_layout_of_the_image() -> None:
 
     assert backward(SMALL, last) == backward(last, SMALL) == (MIB, *sums, *sums)
     assert backward(last, last) == (*sums, *sums)
+
+
+def test_what_is_unpooled_is_read_in_order_with_its_places() -> None:
+    last = in_channels_last(SMALL)
+    places = last.to(torch.int64)
+    assert cuda_temporary_bytes("aten.max_unpool2d", (last, places, [64, 64]), LARGE).throughout == (MIB, 2 * MIB)
+    assert cuda_temporary_bytes("aten.max_unpool2d", (SMALL, SMALL, [64, 64]), LARGE) == NO_TEMPORARIES
 
 
 def test_images_are_resampled_smoothly_in_contiguous_copies() -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from memplan.estimators.lowering import library_workspaces
 from memplan.estimators.lowering.library_workspaces import product_workspaces
 from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
 from memplan.units import KIB, MIB
 from tests.making import sizes
 from tests.tensors import cuda_temporary_bytes, meta
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def test_an_operator_without_a_rule_hides_nothing() -> None:
@@ -27,6 +33,16 @@ def test_a_batched_product_copies_an_operand_whose_strides_blas_cannot_take() ->
     assert copied("aten.bmm", fitting, strided) == (64 * KIB,)  # 4 * 64 * 64 * 4
     assert copied("aten.bmm", fitting, strided, torch.float32) == (64 * KIB,)
     assert copied("aten.baddbmm", strided, fitting, fitting) == ()
+
+
+def test_a_column_by_a_row_is_read_as_it_lies_where_pytorch_multiplies_it_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    strided = meta(4, 64, 2)[..., ::2].transpose(1, 2)
+    args, product = (meta(4, 64, 1), strided[..., ::2]), meta(4, 64, 32)
+    for has_outer_products, copies in ((True, ()), (False, (4 * 32 * 4,))):
+        monkeypatch.setattr(library_workspaces, "HAS_OUTER_PRODUCTS", has_outer_products)
+        assert cuda_temporary_bytes("aten.bmm", args, product).after_results == copies
 
 
 def test_the_gradient_of_softmax_takes_the_product_of_gradient_and_result() -> None:
@@ -74,7 +90,7 @@ def test_a_mask_that_selects_is_turned_into_positions_along_each_of_its_dimensio
     assert cuda_temporary_bytes("aten.index", (source, [mask]), picked).around_results == (positions_bytes,)
     accumulated = cuda_temporary_bytes("aten.index_put", (source, [mask], picked, True), source)
     each = 8 * KIB
-    sorting = (each, each, each, (each, 2 * each))
+    sorting = (each, each, each, (each, 1))  # by one block of threads
     assert (accumulated.around_results, sizes(accumulated.after_results)) == ((positions_bytes,), sorting)
     assert cuda_temporary_bytes("aten.index_put", (source, [mask], meta()), source) == NO_TEMPORARIES  # a masked fill
 

@@ -13,8 +13,9 @@ from memplan.units import KIB, MIB
 from tests.making import sizes
 from tests.tensors import meta
 
-RULES = embedding_rules(108)
+RULES = embedding_rules((8, 0), 108)
 EACH = 80 * KIB  # 10240 * 8
+TOLD, ENDS = 3 * KIB, 256 + 255  # what three blocks of threads tell each other in a sort, and its counters
 
 
 def hidden(count: int, rows: int, *, by_frequency: bool = False, dtype: torch.dtype = torch.float32) -> TemporaryBytes:
@@ -26,7 +27,7 @@ def hidden(count: int, rows: int, *, by_frequency: bool = False, dtype: torch.dt
 
 def test_gradients_of_embeddings_are_summed_ten_at_a_time() -> None:
     found = hidden(10240, 1024)
-    assert found.throughout == (EACH, EACH, (EACH, 2 * EACH))
+    assert found.throughout == (EACH, EACH, (EACH, 2 * EACH + 2 * 2 * KIB + TOLD + ENDS))  # second pairs, two passes
     sums = 2 * MIB  # of 1024 tens and up to as many beginnings, 256 numbers each
     assert found.after_results == (EACH, (EACH,), 8 * KIB, 8 * KIB, 16 * KIB, sums)
 
@@ -34,7 +35,7 @@ def test_gradients_of_embeddings_are_summed_ten_at_a_time() -> None:
 def test_few_embeddings_are_added_up_at_once() -> None:
     assert hidden(3072, 64) == TemporaryBytes(throughout=(), after_results=())
     assert hidden(3072, 300, by_frequency=True).throughout == (
-        24 * KIB, 24 * KIB, (24 * KIB, 48 * KIB), 24 * KIB,
+        24 * KIB, 24 * KIB, (24 * KIB, 48 * KIB + 2 * 2 * KIB + KIB + ENDS), 24 * KIB,
     )  # fmt: skip
 
 
@@ -54,16 +55,26 @@ def test_tables_of_few_rows_are_added_to_in_place(dtype: torch.dtype, in_single:
 
 
 def test_up_to_256_rows_are_sorted_by_in_one_pass() -> None:
-    assert hidden(10240, 255).throughout == (EACH, EACH, (EACH,))
+    assert hidden(10240, 255).throughout == (EACH, EACH, (EACH, 2 * KIB + TOLD + ENDS))
+
+
+def of_bags(mode: int, *, count: int = 10240, rows: int = 1024, sparse: bool = False) -> TemporaryBytes:
+    indices, bags = meta(count, dtype=torch.int64), meta(64, dtype=torch.int64)
+    arguments = (meta(64, 256), indices, bags, indices, bags, bags, rows, False, mode, sparse, None, -1)
+    found = RULES["aten._embedding_bag_backward"](arguments, meta(rows, 256))
+    return replace(found, throughout=sizes(found.throughout), after_results=sizes(found.after_results))
 
 
 def test_bags_of_embeddings_are_summed_likewise_unless_only_the_largest_counts() -> None:
-    indices, bags, gradient = meta(10240, dtype=torch.int64), meta(64, dtype=torch.int64), meta(1024, 256)
-
-    def of_bags(mode: int, *, sparse: bool = False) -> TemporaryBytes:
-        sizes = (meta(10240, dtype=torch.int64), bags, bags)
-        arguments = (meta(64, 256), indices, bags, *sizes, 1024, False, mode, sparse, None, -1)
-        return RULES["aten._embedding_bag_backward"](arguments, gradient)
-
-    assert sizes(of_bags(0).after_results) == hidden(10240, 1024).after_results
+    assert of_bags(0).after_results == hidden(10240, 1024).after_results
     assert of_bags(2) == of_bags(0, sparse=True) == NO_TEMPORARIES
+
+
+def test_few_embeddings_in_bags_are_sorted_and_summed_as_many_are() -> None:
+    found = of_bags(1, count=1024)
+    assert found.throughout == (8 * KIB, 8 * KIB, (8 * KIB, 1))  # one block of threads sorts them
+    assert found.after_results[-1] == (102 + 1024) * KIB
+
+
+def test_bags_are_never_added_to_in_place() -> None:
+    assert of_bags(0, rows=256).after_results[-1] == (1024 + 256) * KIB

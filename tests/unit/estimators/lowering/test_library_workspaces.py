@@ -107,9 +107,16 @@ def test_from_2_15_on_each_product_takes_its_own_and_one_with_a_bias_that_of_cub
     assert (found.size_bytes, found.is_kept) == (expected_bytes, False)
 
 
-@pytest.mark.usefixtures("without_cache")
-def test_a_column_by_a_row_takes_none() -> None:
-    assert product_workspaces(AMPERE, "aten.bmm", (MATRIX[None, :, :1], MATRIX[None, :1])) == ()
+@pytest.mark.parametrize("cached", ["with_cache", "without_cache"])
+def test_a_column_by_a_row_takes_none_where_pytorch_multiplies_it_itself(
+    cached: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request.getfixturevalue(cached)
+    column_and_row = (MATRIX[None, :, :1], MATRIX[None, :1])
+    monkeypatch.setattr(library_workspaces, "HAS_OUTER_PRODUCTS", True)
+    assert product_workspaces(AMPERE, "aten.bmm", column_and_row) == ()
+    monkeypatch.setattr(library_workspaces, "HAS_OUTER_PRODUCTS", False)
+    assert sizes("aten.bmm", column_and_row) == [OF_CUBLAS]
 
 
 @pytest.mark.usefixtures("without_cache")

@@ -13,19 +13,22 @@ from tests.making import sizes
 from tests.tensors import cuda_temporary_bytes, meta
 
 LONG = 8192
+FOUR_PASSES = 4 * 2 * KIB + 256 + 255  # their histograms and counters
+SORTED_LONG = 96 * KIB + 3 * KIB + FOUR_PASSES  # second pairs, and what three blocks of threads tell each other
 
 
 @pytest.mark.parametrize(
-    ("keys", "bytes_each"),
+    ("keys", "bytes_each", "sorting"),
     [
-        (meta(LONG), (8, 12)),  # positions, and a second pair
-        (meta(64, LONG), (8, 8, 4, 12)),  # positions with segments twice, sorted keys, and a second pair
-        (meta(128, LONG), (8, 12)),
-        (meta(LONG, 128).t(), (4, 4, 8, 8, 12)),  # beside a copy, values and indices in its order
+        (meta(LONG), (8,), SORTED_LONG),  # positions
+        # positions with segments twice, sorted keys, and what 171 blocks of threads tell each other
+        (meta(64, LONG), (8, 8, 4), 6 * MIB + 171 * KIB + FOUR_PASSES),
+        (meta(128, LONG), (8,), 12 * MIB + 255),
+        (meta(LONG, 128).t(), (4, 4, 8, 8), 12 * MIB + 255),  # beside a copy, values and indices in its order
     ],
 )
-def test_a_long_sort_takes_room_for_more_pairs(keys: torch.Tensor, bytes_each: tuple[int, ...]) -> None:
-    expected = tuple(keys.numel() * each for each in bytes_each)
+def test_a_long_sort_takes_room_for_more_pairs(keys: torch.Tensor, bytes_each: tuple[int, ...], sorting: int) -> None:
+    expected = (*(keys.numel() * each for each in bytes_each), sorting)
     assert sizes(cuda_temporary_bytes("aten.sort", (keys, -1), None).after_results) == expected
     assert sizes(cuda_temporary_bytes("aten.sort", (keys, True, -1), None).after_results) == expected  # stable
 
@@ -36,17 +39,24 @@ def test_a_short_sort_is_in_place_but_for_positions() -> None:
     assert cuda_temporary_bytes("aten.sort", (meta(1024, LONG), True, 0), None).after_results == (8 * KIB,)
 
 
-@pytest.mark.parametrize(("count", "key_bytes"), [(1024, 4), (32 * 1024, 8)])
-def test_a_permutation_sorts_positions_by_random_keys(count: int, key_bytes: int) -> None:
+@pytest.mark.parametrize(
+    ("count", "key_bytes", "sorting"),
+    [
+        (1024, 4, 1),  # by one block of threads
+        (32 * 1024, 8, 512 * KIB + 9 * KIB + 5 * 2 * KIB + 256 + 255),  # second pairs, nine blocks, five passes
+    ],
+)
+def test_a_permutation_sorts_positions_by_random_keys(count: int, key_bytes: int, sorting: int) -> None:
     shuffled = meta(count, dtype=torch.int64)
-    expected = tuple(count * each for each in (8, key_bytes, key_bytes, key_bytes + 8))  # the last are second pairs
-    assert cuda_temporary_bytes("aten.randperm", (count,), shuffled).after_results == expected
+    expected = (*(count * each for each in (8, key_bytes, key_bytes)), sorting)
+    assert sizes(cuda_temporary_bytes("aten.randperm", (count,), shuffled).after_results) == expected
 
 
 def test_a_median_of_all_sorts_and_one_along_a_dimension_reads() -> None:
     values = meta(LONG)
-    assert sizes(cuda_temporary_bytes("aten.median", (values,), None).before_results) == tuple(
-        LONG * each for each in (4, 8, 8, 12)
+    assert sizes(cuda_temporary_bytes("aten.median", (values,), None).before_results) == (
+        *(LONG * each for each in (4, 8, 8)),
+        SORTED_LONG,
     )
     assert cuda_temporary_bytes("aten.median", (values, 0), None) == NO_TEMPORARIES
     assert cuda_temporary_bytes("aten.median", (meta(64, 64).t(), 0), None).after_results == (16 * KIB,)
@@ -64,23 +74,25 @@ def test_the_most_common_of_long_rows_are_found_by_a_sort_of_each() -> None:
 
 
 def test_distinct_values_are_found_by_a_sort_that_remembers_where_they_were() -> None:
-    values = meta(1024)
-    assert cuda_temporary_bytes("aten._unique2", (values,), None).around_results == (4 * KIB, (4 * KIB,))
-    remembered = cuda_temporary_bytes("aten._unique2", (values, True, True), None)
-    assert remembered.around_results == (4 * KIB, 8 * KIB, (8 * KIB, 12 * KIB), 8 * KIB)
+    values = meta(LONG)
+    alone = 32 * KIB + 2 * KIB + FOUR_PASSES  # other keys, and what two blocks of threads tell each other
+    assert sizes(cuda_temporary_bytes("aten._unique2", (values,), None).around_results) == (32 * KIB, (alone,))
+    remembered = sizes(cuda_temporary_bytes("aten._unique2", (values, True, True), None).around_results)
+    assert remembered == (32 * KIB, 64 * KIB, (64 * KIB, SORTED_LONG), 64 * KIB)
 
 
 def test_values_that_are_broadcast_are_copied_before_they_are_added() -> None:
-    source, rows = meta(512, 256), meta(1024, dtype=torch.int64)
+    source, rows = meta(512, 64), meta(4096, dtype=torch.int64)
     put = "aten._index_put_impl_"
 
     def hidden(values: torch.Tensor) -> object:
         return sizes(cuda_temporary_bytes(put, (source, [rows], values, True), source).after_results)
 
-    each = 8 * KIB  # linear, sorted and original indices, and while these are sorted others and second pairs
-    assert hidden(meta(1024, 256)) == (each, each, each, (each, 2 * each))
-    assert hidden(meta(256)) == hidden(meta(256, 1024).t()) == (each, MIB, each, each, (each, 2 * each))
-    overwriting = cuda_temporary_bytes(put, (source, [rows], meta(1024, 256), False), source)
+    each = 32 * KIB  # linear, sorted and original indices, and while these are sorted others
+    sorting = 64 * KIB + 2 * KIB + 2 * 2 * KIB + 256 + 255  # second pairs, two blocks of threads, two passes
+    assert hidden(meta(4096, 64)) == (each, each, each, (each, sorting))
+    assert hidden(meta(64)) == hidden(meta(64, 4096).t()) == (each, MIB, each, each, (each, sorting))
+    overwriting = cuda_temporary_bytes(put, (source, [rows], meta(4096, 64), False), source)
     assert sizes(overwriting.around_results) == overwriting.after_results == ()
 
 
@@ -89,10 +101,12 @@ def test_values_that_are_broadcast_are_copied_before_they_are_added() -> None:
     [((256, 4), 1, False), ((257, 4), 1, True), ((16, 16, 4), 2, False), ((16, 17, 4), 2, True)],
 )
 def test_up_to_256_places_are_sorted_in_one_pass(shape: tuple[int, ...], indices: int, has_second_pairs: bool) -> None:
-    source, positions = meta(*shape), [meta(1024, dtype=torch.int64)] * indices
-    put = cuda_temporary_bytes("aten.index_put", (source, positions, meta(1024, 4), True), source)
-    each = 8 * KIB
-    assert sizes(put.after_results) == (each, each, each, (each, 2 * each) if has_second_pairs else (each,))
+    source, positions = meta(*shape), [meta(4096, dtype=torch.int64)] * indices
+    put = cuda_temporary_bytes("aten.index_put", (source, positions, meta(4096, 4), True), source)
+    each = 32 * KIB
+    one_pass = 2 * KIB + 2 * KIB + 256 + 255  # two blocks of threads
+    sorting = one_pass + 2 * KIB + 2 * each if has_second_pairs else one_pass
+    assert sizes(put.after_results) == (each, each, each, (each, sorting))
 
 
 def of_top_k(keys: torch.Tensor, count: int, *, is_sorted: bool = True) -> Any:
@@ -121,6 +135,6 @@ def counts(*, blocks: int, slices: int) -> tuple[int, ...]:
 
 
 def test_more_than_4096_results_are_sorted_beside_themselves() -> None:
-    places, values, pairs = 64 * KIB, 32 * KIB, 96 * KIB
-    assert of_top_k(meta(1, 16 * KIB), 8 * KIB)[-1] == (places, values, (places, pairs), places)
+    places, values = 64 * KIB, 32 * KIB
+    assert of_top_k(meta(1, 16 * KIB), 8 * KIB)[-1] == (places, values, (places, SORTED_LONG), places)
     assert of_top_k(meta(1, 16 * KIB), 8 * KIB, is_sorted=False) == of_top_k(meta(1, 16 * KIB), 4 * KIB) == ()
