@@ -28,6 +28,7 @@ RECIPE_KNOBS = (
 LENGTH_KNOBS = (KnobName.ITERATIONS, KnobName.OPTIMIZER_STEPS)
 _WIDEST_VALUE = 80
 _MOST_NAMED = 3
+_SHORT_NAMES = ("b", "bs", "bsz")
 _WHERE_TO_SET = {
     ARGUMENTS.name: "have the script take it as an argument, such as --batch-size",
     PYTHON.name: "assign it at the top of the file or of a class",
@@ -160,7 +161,13 @@ def _likely_batch_sizes(document: Document) -> list[str]:
         counts = [each for each in named if "batch_size" in each.lower()]
         for each in counts:
             count_at(document, each)
-    return counts
+    return counts or [each for each in leaves(document.values) if _is_short_count(document, each)]
+
+
+def _is_short_count(document: Document, key: str) -> bool:
+    """Whether a key has one of the short names that scripts give to the size of a batch."""
+    is_short = key.rpartition(".")[2].lower() in _SHORT_NAMES
+    return is_short and is_count(get(document.values, key)) and not is_outside_training(key)
 
 
 def _may_be_batch(key: str) -> bool:
