@@ -148,6 +148,9 @@ def declared_recipe(document: Document, keys: KnobKeys, *, precision: Precision 
 def _where_the_batch_may_be(document: Document) -> str:
     """Say what to do where no key is known to hold the micro-batch."""
     if found := _likely_batch_sizes(document):
+        if "global" in found[0].lower():
+            both = f"--map micro_batch_size={found[0]} --map global_batch_size={found[0]}"
+            return f"say that {found[0]} is the batch of all replicas, if it is, with {both}"
         return f"name its key with --map micro_batch_size=KEY, such as {' or '.join(found[:_MOST_NAMED])}"
     made = _WHERE_TO_SET.get(document.language.name, "set it in the config")
     return f"{made}, and name it with --map micro_batch_size=KEY; memplan estimate needs none with --batch-size"

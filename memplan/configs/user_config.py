@@ -178,8 +178,9 @@ class UserConfig:
             ConfigError: neither the config nor the caller names one.
         """
         if self.workload_target is None:
-            batch = self.knob(KnobName.MICRO_BATCH_SIZE)
-            raise missing_workload(self.document, batch.key if batch else "batch_size")
+            batch, total = self.knob(KnobName.MICRO_BATCH_SIZE), self.knob(KnobName.GLOBAL_BATCH_SIZE)
+            key = "batch_size" if batch is None else batch.key
+            raise missing_workload(self.document, key, is_of_all_replicas=total is not None and total.key == key)
         return WorkloadReference(
             target=self.workload_target,
             config=self.document.resolved_values,

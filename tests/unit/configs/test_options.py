@@ -70,6 +70,14 @@ def test_without_a_workload_the_command_that_needs_none_is_told(
     assert command in str(error.value)
 
 
+def test_without_a_workload_a_batch_of_all_replicas_stays_one_in_the_command(tmp_path: Path) -> None:
+    (tmp_path / "t.py").write_text("p.add_argument('--global-batch-size', default=256)\n")
+    keys = {"micro_batch_size": "global_batch_size", "global_batch_size": "global_batch_size"}
+    with pytest.raises(ConfigError) as error:
+        _ = read_config(tmp_path / "t.py", knob_keys=keys).workload
+    assert "--global-batch-size {global_batch_size}" in str(error.value)
+
+
 def test_a_config_of_mmengine_needs_no_workload_of_its_own_and_may_have_one(tmp_path: Path) -> None:
     config = config_of(tmp_path, "train_dataloader = dict(batch_size=4)\n", name="x.py")
     assert config.workload.target == "memplan.integrations.mmengine:make_workload"

@@ -243,6 +243,10 @@ def test_what_is_declared_is_not_guessed(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("a: {batch_size: 4}\nb: {batch_size: 6}\n", r"such as a\.batch_size or b\.batch_size"),
+        (
+            "global_batch_size: 64\n",
+            "--map micro_batch_size=global_batch_size --map global_batch_size=global_batch_size",
+        ),
         ("model: net\n", "set it in the config, and name it"),
         ("test_data: {batch_size: 4}\nauto: {base_batch_size: 16}\n", "set it in the config, and name it"),
     ],
