@@ -95,8 +95,13 @@ def _is_users(name: str) -> bool:
 
 
 def _written(name: str, line: int) -> str:
-    path, here = Path(name), Path.cwd()
-    return f"{path.relative_to(here) if path.is_relative_to(here) else path}:{line}"
+    return f"{seen_from_here(Path(name))}:{line}"
+
+
+def seen_from_here(path: Path) -> Path:
+    """Return a path relative to the current folder where it lies in there."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 @functools.cache

@@ -38,6 +38,7 @@ LAYERS_OF_CONFIGS = (
     ("sharding",),
     ("languages",),
     ("documents",),
+    ("missing_workload",),
     ("user_config",),
     ("assignments", "options", "originals", "workloads"),
     ("evaluation", "knob_changes", "knobs"),

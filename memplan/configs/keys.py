@@ -144,6 +144,20 @@ def keys_named(values: Mapping[str, Any], fits: Callable[[str], bool]) -> list[s
     return [each for each in named if isinstance(get(values, each), bool | int | float | str)]
 
 
+def is_called(name: str, usual: str) -> bool:
+    """Whether a name is a usual one in any spelling: in capitals, as ``batchSize``, or with hyphens."""
+    return _respelled(name) == _respelled(usual)
+
+
+def keys_called(values: Mapping[str, Any], usual: str) -> list[str]:
+    """Return the keys of one section that have a usual name, in its usual spelling first."""
+    return sorted((each for each in values if is_called(str(each), usual)), key=lambda each: each != usual)
+
+
+def _respelled(name: str) -> str:
+    return name.lower().replace("_", "").replace("-", "")
+
+
 def is_number(value: Any) -> bool:
     """Whether a value is a number; true and false, which Python counts among them, are none."""
     return isinstance(value, int | float) and not isinstance(value, bool)

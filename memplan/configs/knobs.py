@@ -28,6 +28,7 @@ RECIPE_KNOBS = (
 LENGTH_KNOBS = (KnobName.ITERATIONS, KnobName.OPTIMIZER_STEPS)
 _WIDEST_VALUE = 80
 _MOST_NAMED = 3
+_SHORT_NAMES = ("b", "bs", "bsz")
 _WHERE_TO_SET = {
     ARGUMENTS.name: "have the script take it as an argument, such as --batch-size",
     PYTHON.name: "assign it at the top of the file or of a class",
@@ -147,6 +148,9 @@ def declared_recipe(document: Document, keys: KnobKeys, *, precision: Precision 
 def _where_the_batch_may_be(document: Document) -> str:
     """Say what to do where no key is known to hold the micro-batch."""
     if found := _likely_batch_sizes(document):
+        if "global" in found[0].lower():
+            both = f"--map micro_batch_size={found[0]} --map global_batch_size={found[0]}"
+            return f"say that {found[0]} is the batch of all replicas, if it is, with {both}"
         return f"name its key with --map micro_batch_size=KEY, such as {' or '.join(found[:_MOST_NAMED])}"
     made = _WHERE_TO_SET.get(document.language.name, "set it in the config")
     return f"{made}, and name it with --map micro_batch_size=KEY; memplan estimate needs none with --batch-size"
@@ -160,7 +164,13 @@ def _likely_batch_sizes(document: Document) -> list[str]:
         counts = [each for each in named if "batch_size" in each.lower()]
         for each in counts:
             count_at(document, each)
-    return counts
+    return counts or [each for each in leaves(document.values) if _is_short_count(document, each)]
+
+
+def _is_short_count(document: Document, key: str) -> bool:
+    """Whether a key has one of the short names that scripts give to the size of a batch."""
+    is_short = key.rpartition(".")[2].lower() in _SHORT_NAMES
+    return is_short and is_count(get(document.values, key)) and not is_outside_training(key)
 
 
 def _may_be_batch(key: str) -> bool:

@@ -15,6 +15,7 @@ from memplan.configs.documents import Document, SourceFile
 from memplan.configs.ecosystems.plain import Plain
 from memplan.configs.ecosystems.registry import ECOSYSTEMS, ecosystem_named
 from memplan.configs.ecosystems.usual_names import USUAL_NAMES, with_one_accumulation
+from memplan.configs.keys import is_called, keys_called
 from memplan.configs.knob_changes import without_key
 from memplan.configs.knobs import RECIPE_KNOBS, knobs_at
 from memplan.configs.languages.registry import JSON, PYTHON, YAML
@@ -149,8 +150,9 @@ def _usual_keys(values: Mapping[str, Any], declared: KnobKeys, where: str) -> Kn
 def _usual_key(values: Mapping[str, Any], name: KnobName, usual: tuple[str, ...], where: str) -> tuple[str, ...]:
     """Return the place of a knob: at the top by its first usual name, else the only one below."""
     for leaf in usual:
-        if leaf in values and not isinstance(values[leaf], Mapping):
-            return (leaf,)
+        single = [each for each in keys_called(values, leaf) if not isinstance(values[each], Mapping)]
+        if single:
+            return (single[0],)
     for leaf in usual:
         places = list(_places(values, leaf))
         if len(places) > 1:
@@ -167,5 +169,5 @@ def _places(values: Mapping[str, Any], leaf: str, prefix: str = "") -> Iterator[
     for key, value in values.items():
         if isinstance(value, Mapping):
             yield from _places(value, leaf, f"{prefix}{key}.")
-        elif key == leaf:
+        elif is_called(str(key), leaf):
             yield f"{prefix}{key}"

@@ -8,7 +8,7 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from memplan.errors import ConfigError
+from memplan.configs.missing_workload import missing_workload
 from memplan.workload import WorkloadReference
 
 if TYPE_CHECKING:
@@ -178,12 +178,9 @@ class UserConfig:
             ConfigError: neither the config nor the caller names one.
         """
         if self.workload_target is None:
-            raise ConfigError(
-                "the config names no workload, which says what is trained",
-                where=str(self.path),
-                hint="write a function that returns a memplan.Workload and name it by --workload module:function, in "
-                "Python by workload=; or have your training command run instead: memplan probe --command, or command=",
-            )
+            batch, total = self.knob(KnobName.MICRO_BATCH_SIZE), self.knob(KnobName.GLOBAL_BATCH_SIZE)
+            key = "batch_size" if batch is None else batch.key
+            raise missing_workload(self.document, key, is_of_all_replicas=total is not None and total.key == key)
         return WorkloadReference(
             target=self.workload_target,
             config=self.document.resolved_values,

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from mmengine.model import BaseDataPreprocessor
 from mmengine.optim import OptimWrapperDict, build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import Runner
@@ -27,6 +26,7 @@ from memplan.errors import WorkloadError
 from memplan.integrations.borrowed_parameters import borrowed_parameters
 from memplan.integrations.framework_step import RUN_AS_IT_IS, FrameworkStep
 from memplan.integrations.largest_samples import largest_samples, number_of_samples
+from memplan.integrations.mmengine_preprocessor import preprocessor_of
 from memplan.integrations.packed_batches import PackedBatch, packed
 from memplan.user_places import place_of_error
 
@@ -110,11 +110,8 @@ class RunnerStep(FrameworkStep):
         config = self._opened()
         if (config.get("env_cfg") or {}).get("cudnn_benchmark"):
             torch.backends.cudnn.benchmark = True  # as ``Runner.setup_env`` does
-        wanted = copy.deepcopy(config.model)
-        if self._preprocessing() is not None:
-            wanted["data_preprocessor"] = self._preprocessing()
         with self._failed_import_named():
-            module = MODELS.build(wanted)
+            module = MODELS.build(self._model_settings())
         if config.get("activation_checkpointing") is not None:
             turn_on_activation_checkpointing(module, config.activation_checkpointing)
         self._module = module
@@ -175,8 +172,8 @@ class RunnerStep(FrameworkStep):
             return self._optimizer_of(self._module)
 
     def _preprocessed(self, samples: list[Any], loader: Any, *, training: bool = True) -> PackedBatch:
-        wanted = self._preprocessing()
-        preprocess = BaseDataPreprocessor() if wanted is None else MODELS.build(wanted)
+        with self._failed_import_named():
+            preprocess = preprocessor_of(self._model_settings())
         return packed(preprocess(loader.collate_fn(samples), training))
 
     def _optimizer_of(self, module: nn.Module) -> Optimizer:
@@ -192,10 +189,13 @@ class RunnerStep(FrameworkStep):
             )
         return wrapper.optimizer  # type: ignore[no-any-return]  # a torch Optimizer
 
-    def _preprocessing(self) -> Any:
-        """Return the preprocessor's settings: the model's own, or those at the top of the config; None for neither."""
+    def _model_settings(self) -> Any:
+        """Return the model's settings, with the preprocessor's from the top of the config where it has none."""
         config = self._opened()
-        return copy.deepcopy(config.model.get("data_preprocessor") or config.get("data_preprocessor"))
+        wanted = copy.deepcopy(config.model)
+        if preprocessing := wanted.get("data_preprocessor") or copy.deepcopy(config.get("data_preprocessor")):
+            wanted["data_preprocessor"] = preprocessing
+        return wanted
 
     @contextmanager
     def _failed_import_named(self) -> Iterator[None]:
@@ -211,7 +211,8 @@ class RunnerStep(FrameworkStep):
             try:
                 importlib.import_module(f"{scope}.registry")
             except ImportError as failed:
-                problem = f"{error.args[0]}: importing {scope}.registry failed: {failed}"
+                unknown = str(error.args[0]).partition(". ")[0]
+                problem = f"importing {scope}.registry failed: {failed}; without it, {unknown}"
                 raise WorkloadError(problem, where=place_of_error(failed)) from error
             raise
 

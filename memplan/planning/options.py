@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from memplan.configs import MemplanOptions
     from memplan.recipe import Precision
 
-_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|min|h|)\s*", re.IGNORECASE)
-_SECONDS = {"": 1, "s": 1, "min": 60, "h": 3600}
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|m|min|h|)\s*", re.IGNORECASE)
+_SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}
 
 
 def request_from(

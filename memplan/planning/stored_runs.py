@@ -64,5 +64,13 @@ def stored_patch(store: Path, run_id: str) -> ConfigPatch:
         patched = (each.run_id for each in journal.runs() if each.plan is not None and each.plan.config_patch)
         last = next(patched, None)
         hint = None if last is None else f"the last run with one is {last}"
-        raise PatchError(f"run {stored.run_id} has no patch", hint=hint)
+        raise PatchError(f"run {stored.run_id} has no patch: {_why_without_patch(stored.plan)}", hint=hint)
     return stored.plan.config_patch
+
+
+def _why_without_patch(plan: Plan | None) -> str:
+    if plan is None:
+        return "it came to no plan"
+    if plan.config_path is None:
+        return "it has no config to change"
+    return "none could be made" if plan.changes_anything else "its plan changes nothing"

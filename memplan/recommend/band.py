@@ -73,7 +73,7 @@ def nothing_fits(band: Band, why: str, *, needed_device_bytes: int | None) -> No
         why: what was seen or predicted of the recipes.
         needed_device_bytes: least device peak of any of them; None where that is not known.
     """
-    hint = None
+    hint = "how much it would take is not known; give a larger device or budget"
     if needed_device_bytes is not None:
         device = format_bytes(round(needed_device_bytes / band.max_utilisation))
         hint = f"it would take a device or budget of {device}; memplan estimate shows what one change would save"

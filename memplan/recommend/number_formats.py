@@ -25,9 +25,10 @@ _UNITS_SINCE = {
 
 
 def named_together(said: str, reasons: Mapping[Precision, str]) -> list[str]:
-    """Say something of precisions, with its reason; those of one reason are named together."""
+    """Say something of precisions, if anything, with its reason; those of one reason are named together."""
     alike = {why: [each for each, other in reasons.items() if other == why] for why in reasons.values()}
-    return [f"{', '.join(map(str, precisions))} {said}: {why}" for why, precisions in alike.items()]
+    lead = f" {said}" if said else ""
+    return [f"{', '.join(map(str, precisions))}{lead}: {why}" for why, precisions in alike.items()]
 
 
 def precisions_of(device: DeviceSpec) -> tuple[Precision, ...]:

@@ -354,6 +354,26 @@ def test_state_that_grows_from_step_to_step_is_told() -> None:
     assert trace(optimizer=torch.optim.AdamW).notes == ()
 
 
+class OneLayerAStep(nn.Module):
+    """Runs another of its layers in each step, as layers that are dropped at random run in some."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layer() for _ in range(layers))
+        self.steps = 0
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        self.steps += 1
+        result: torch.Tensor = self.layers[self.steps % 2](batch)
+        return result
+
+
+def test_state_of_parameters_that_had_no_gradient_before_does_not_go_on_growing() -> None:
+    assert trace(model=lambda: OneLayerAStep(2), optimizer=torch.optim.AdamW).notes == ()
+    (note,) = trace(model=lambda: OneLayerAStep(4), optimizer=torch.optim.AdamW).notes
+    assert "the optimizer's state is not counted: up to 4.00 MiB more" in note  # two moments of two layers
+
+
 class Delegating(torch.optim.Optimizer):
     """Lets another optimizer step, and never makes a state of its own."""
 

@@ -25,7 +25,7 @@ from memplan.configs.ecosystems.usual_names import (
     remark_on_unknown_words,
     with_one_accumulation,
 )
-from memplan.configs.keys import is_count
+from memplan.configs.keys import is_count, keys_called
 from memplan.configs.knob_changes import additions, obstacle_of_single_values, obstacle_of_switches
 from memplan.configs.knobs import RECIPE_KNOBS
 from memplan.configs.languages.argparse_source import flag_in
@@ -61,14 +61,15 @@ class _ScriptFlags(Ecosystem):
     def recognises(self, document: Document) -> bool:
         """Recognise a script with a batch size under one of its usual names."""
         return document.language is self.language and any(
-            each in document.values for each in _NAMES[KnobName.MICRO_BATCH_SIZE]
+            keys_called(document.values, each) for each in _NAMES[KnobName.MICRO_BATCH_SIZE]
         )
 
     def own_keys(self, document: Document) -> KnobKeys:
         """Return the first of the usual names for each knob; a rate that the script computes does not count."""
         values = document.values
         found = {
-            name: tuple(each for each in usual if _is_single(values.get(each)))[:1] for name, usual in _NAMES.items()
+            name: tuple(key for each in usual for key in keys_called(values, each) if _is_single(values[key]))[:1]
+            for name, usual in _NAMES.items()
         }
         found[KnobName.PRECISION] = tuple(each for each in found[KnobName.PRECISION] if _is_known_word(values[each]))
         counted = (each for each in found[KnobName.ACCUMULATION_STEPS] if not isinstance(values[each], bool))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from memplan.configs.ecosystems.ecosystem import TORCH_LOADER
-from memplan.configs.keys import followed, get, is_aside, is_count, is_outside_training, keys_named
+from memplan.configs.keys import followed, get, is_aside, is_called, is_count, is_outside_training, keys_named
 from memplan.configs.precision_words import precision_of
 from memplan.configs.user_config import KnobName
 from memplan.recipe import Precision
@@ -129,7 +129,7 @@ def remark_on_rates(values: Mapping[str, Any], keys: KnobKeys, *, written: Calla
     found = [each for each in _rate_keys(values) if each not in (*rates, *floors)] if rates else []
     if found:
         hint = f"--map learning_rate={','.join((*rates, *found))} has {'them' if len(found) > 1 else 'it'} follow"
-        yield f"{listed(map(written, found))} left alone while {written(rates[0])} changes: {hint}"
+        yield f"{listed(map(written, found))} left alone where {written(rates[0])} changes: {hint}"
 
 
 def remark_on_precisions(values: Mapping[str, Any], keys: KnobKeys) -> Iterator[str]:
@@ -233,7 +233,7 @@ def _keys_of(values: Mapping[str, Any], name: KnobName) -> list[str]:
 
 
 def _training_keys(values: Mapping[str, Any], usual: str) -> list[str]:
-    return [each for each in keys_named(values, lambda name: name.lower() == usual) if not is_outside_training(each)]
+    return [each for each in keys_named(values, lambda name: is_called(name, usual)) if not is_outside_training(each)]
 
 
 def _is_rate(value: Any) -> bool:

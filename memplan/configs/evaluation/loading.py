@@ -15,6 +15,7 @@ from memplan.configs.languages.argparse_source import declares_arguments
 from memplan.configs.languages.python_style import is_program
 from memplan.configs.languages.registry import ARGUMENTS, PYTHON, YAML, language_of
 from memplan.errors import ConfigError
+from memplan.user_places import seen_from_here
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -97,7 +98,7 @@ def _evaluated(source: SourceFile, language: Language, texts: Mapping[str, str])
         ConfigError: it is a program, or does not load.
     """
     if is_program(source.text):
-        line = f"python {source.path} ... {{micro_batch_size}}"
+        line = f"python {seen_from_here(source.path)} ... {{micro_batch_size}}"
         raise ConfigError(
             "this is a program, not a config, and is not run to be read",
             where=str(source.path),

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan.results import Component
+from memplan.units import format_bytes
 
 if TYPE_CHECKING:
     from memplan.estimators.recorder.recording import Recording
@@ -17,6 +18,10 @@ _STATE_GROWS = (
 _GROWS = (
     "the second step, the last that is traced, kept more than it freed of what the first kept, most of it what "
     "{origin}: where steps go on keeping tensors, as lists of outputs or of losses do, later steps hold more"
+)
+_COMES_LATER = (
+    "of parameters that get their first gradient after the two traced steps, as where layers are dropped at random, "
+    "the optimizer's state is not counted: up to {size} more, where each of them gets one"
 )
 _SINGLE_VALUE_BYTES = 16  # at most; a loss that each of 100,000 steps keeps takes 50 MiB of the allocator's rounds
 
@@ -43,6 +48,17 @@ def growth_notes(recording: Recording, before: set[int], after: set[int], *, ful
         return notes
     ((largest, _),) = of_others.most_common(1)
     return (*notes, _GROWS.format(origin=_named(recording, largest)))
+
+
+def later_state_note(*, state_bytes: int, parameter_bytes: int, without_bytes: int) -> str:
+    """Say what the optimizer's state may come to where further parameters get one after each step.
+
+    Args:
+        state_bytes: what it is.
+        parameter_bytes: of the parameters that have one.
+        without_bytes: of those that train and have none.
+    """
+    return _COMES_LATER.format(size=format_bytes(round(without_bytes * state_bytes / parameter_bytes)))
 
 
 class _Origin(NamedTuple):

@@ -12,7 +12,7 @@ import torch
 from memplan.errors import WorkloadError
 from memplan.estimators.absent_card.card_answers import runs_multi_tensor
 from memplan.estimators.recorder.fake_model import auxiliary_tensors, unregistered_tensors
-from memplan.estimators.recorder.step_growth import growth_notes
+from memplan.estimators.recorder.step_growth import growth_notes, later_state_note
 from memplan.estimators.recorder.user_calls import call_evaluation, call_user
 from memplan.estimators.recorder.wrapped_models import name_without_wrappers
 from memplan.recipe import Precision
@@ -83,6 +83,7 @@ class TracedStep:
         self._owners: dict[int, str] = {}  # module of each parameter, by identity
         self._batch: Any = None
         self._left: list[set[int]] = []  # blocks, by each step
+        self._with_state: list[set[int]] = []  # parameters, by identity and by each step
         self._place_model()
         self._buckets = make_buckets(model, workload, recipe)
         self._mark(self._buckets, Component.GRADIENTS)
@@ -112,6 +113,7 @@ class TracedStep:
             update_moving_average(self._average, self._model)
         losses.clear()
         self._left.append(self._ledger.live_blocks())
+        self._with_state.append(set(self._state_tensors()))
 
     def evaluate(self, next_batch: Callable[[], Any]) -> None:
         """Evaluate, where the workload does; the batch and the gradients of the last step are still there.
@@ -138,9 +140,30 @@ class TracedStep:
         """Say what may grow in later steps, and if the optimizer's state may leave the card."""
         optimizers = self._optimizers()
         full_state = "".join(map(_full_history, optimizers))
-        grows = growth_notes(self._recording, *self._left[-2:], full_state=full_state)
+        before, after = self._left[-2:]
+        states, early = self._state_tensors(), self._with_state[-2:][0]
+        first = [tensor for parameter, held in states.items() if parameter not in early for tensor in held]
+        after = after - self._ledger.blocks_of(first)
+        grows = growth_notes(self._recording, before, after, full_state=full_state)
+        grows += self._notes_on_later_states(states) if first else ()
         is_paged = self._on_cuda and any(getattr(each, "is_paged", False) for each in optimizers)  # of bitsandbytes
         return (*grows, _PAGED) if is_paged else grows
+
+    def _notes_on_later_states(self, states: Mapping[int, list[torch.Tensor]]) -> tuple[str, ...]:
+        """Say what parameters that had no gradient so far may add to the optimizer's state."""
+        sizes = {id(each): each.nbytes for each in self._model.parameters() if each.requires_grad}
+        without_bytes = sum(size for each, size in sizes.items() if each not in states)
+        parameter_bytes = sum(size for each, size in sizes.items() if each in states)
+        state_bytes = sum(each.nbytes for held in states.values() for each in held)
+        if not without_bytes or not parameter_bytes:
+            return ()
+        later = later_state_note(state_bytes=state_bytes, parameter_bytes=parameter_bytes, without_bytes=without_bytes)
+        return (later,)
+
+    def _state_tensors(self) -> dict[int, list[torch.Tensor]]:
+        """Return the tensors of the state of each parameter that has one, by the parameter's identity."""
+        states = optimizer_states(self._optimizers())
+        return {id(parameter): held for parameter, state in states if (held := tensors_in(state))}
 
     def _place_model(self) -> None:
         for module_name, module in self._placed_modules():

@@ -343,7 +343,7 @@ class LiveSearch:
             return WorkloadError(said, hint=hint, detail=worst.log_tail)
         remarks = {precision: each.remark for precision, each in self._searches.items() if each.best is None}
         needed = min((search.needed_bytes for search in self._searches.values() if search.needed_bytes), default=None)
-        why = [f"{precision}: {remark}" if len(remarks) > 1 else remark for precision, remark in remarks.items()]
+        why = named_together("", remarks) if len(remarks) > 1 else list(remarks.values())
         why = why or ["every trial is above the band"]
         why += named_together("not tried", {each: why for each, why in self._obstacles.items() if why})
         why += evaluation_peak_notes(trial.estimate for trial in trials)

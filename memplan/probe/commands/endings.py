@@ -75,7 +75,7 @@ def judge_ending(ending: CommandEnding) -> TrialVerdict | None:
         return None
     if any(isinstance(event, StepSkipped) for event in ending.events):
         return TrialVerdict(kind=OutcomeKind.NON_FINITE_LOSS, evidence="the gradient scaler skipped every step")
-    evidence = f"the command ended by itself, and {why_no_steps(ending.events)}"
+    evidence = f"the command ended by itself, and {why_no_steps(ending.events)}{_last_words(ending)}"
     return TrialVerdict(kind=OutcomeKind.NEVER_STEPPED, evidence=evidence)
 
 
@@ -123,6 +123,13 @@ def why_no_steps(events: Sequence[Event]) -> str:
             "are not seen: describe the step by a workload instead"
         )
     return "took no optimizer step"
+
+
+def _last_words(ending: CommandEnding) -> str:
+    """Quote what a command printed last that ended well before its first step: scripts say there what they lack."""
+    if steps_taken(ending.events) or not ending.log_tail.strip():
+        return ""
+    return f"; it printed last: {_said_last(ending.log_tail)[:LINE_LIMIT]}"
 
 
 def _of_error(event: ErrorRaised, is_memory_full: bool) -> TrialVerdict:

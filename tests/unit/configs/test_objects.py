@@ -94,6 +94,11 @@ def test_arguments_take_the_batch_and_their_own_rate_scaled() -> None:
     assert vars(found) == {"batch_size": 16, "lr": 0.02, "epochs": 3}
 
 
+def test_names_in_camel_case_are_the_usual_ones() -> None:
+    args = argparse.Namespace(batchSize=4, learningRate=0.1)
+    assert vars(plan(NOW, LARGER).apply(args)) == {"batchSize": 16, "learningRate": 0.4}
+
+
 def test_a_second_time_changes_nothing() -> None:
     arguments = argparse.Namespace(batch_size=4, lr=0.1)
     made = plan(NOW, LARGER)

@@ -48,6 +48,36 @@ def test_a_config_without_a_workload_says_what_to_add(tmp_path: Path) -> None:
     assert read_config(tmp_path / "x.py", workload_target="m:f").workload.target == "m:f"
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "command"),
+    [
+        (
+            "t.py",
+            "parser.add_argument('-b', '--batch-size', default=8)\n",
+            'memplan probe t.py --command "python t.py ... --batch-size {micro_batch_size}"',
+        ),
+        ("run.sh", "python t.py --batch-size 8\n", 'memplan probe run.sh --command "... {micro_batch_size}"'),
+        ("x.yaml", "batch_size: 8\n", 'memplan probe x.yaml --command "python train.py ... {patched_config}"'),
+    ],
+)
+def test_without_a_workload_the_command_that_needs_none_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, command: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = config_of(tmp_path, text, name=name)
+    with pytest.raises(ConfigError) as error:
+        _ = config.workload
+    assert command in str(error.value)
+
+
+def test_without_a_workload_a_batch_of_all_replicas_stays_one_in_the_command(tmp_path: Path) -> None:
+    (tmp_path / "t.py").write_text("p.add_argument('--global-batch-size', default=256)\n")
+    keys = {"micro_batch_size": "global_batch_size", "global_batch_size": "global_batch_size"}
+    with pytest.raises(ConfigError) as error:
+        _ = read_config(tmp_path / "t.py", knob_keys=keys).workload
+    assert "--global-batch-size {global_batch_size}" in str(error.value)
+
+
 def test_a_config_of_mmengine_needs_no_workload_of_its_own_and_may_have_one(tmp_path: Path) -> None:
     config = config_of(tmp_path, "train_dataloader = dict(batch_size=4)\n", name="x.py")
     assert config.workload.target == "memplan.integrations.mmengine:make_workload"

@@ -62,6 +62,17 @@ class ToyNet(BaseModel):
         return logged
 
 
+@MODELS.register_module(name="MemplanCompletingNet")
+class CompletingNet(ToyNet):
+    """As mmpretrain's classifiers, which settle their preprocessor's type themselves."""
+
+    made = 0
+
+    def __init__(self, data_preprocessor: dict[str, Any]) -> None:
+        super().__init__(data_preprocessor={"type": "ImgDataPreprocessor", **data_preprocessor})
+        CompletingNet.made += 1
+
+
 @DATASETS.register_module(name="MemplanToys")
 class Toys:
     def __len__(self) -> int:
@@ -122,6 +133,15 @@ def test_the_batch_is_preprocessed_and_made_of_the_largest_samples() -> None:
     assert [float(each.label) for each in batch["data_samples"]] == [1.0, 1.0]
 
 
+def test_a_preprocessor_is_the_one_that_its_model_completes_which_is_not_made_for_it() -> None:
+    cfg = config(model={"type": "MemplanCompletingNet"})
+    del cfg.data_preprocessor["type"]
+    before = CompletingNet.made
+    assert float(arrived(cfg).batch(2).unpacked()["inputs"].max()) == 2.0  # (2 - 1) / 0.5
+    assert CompletingNet.made == before
+    assert type(arrived(cfg).model().data_preprocessor).__name__ == "ImgDataPreprocessor"
+
+
 def test_the_loader_is_the_runners_with_batches_of_a_size() -> None:
     workload = arrived(config())
     loader = workload.loader(3)
@@ -143,7 +163,9 @@ def test_a_package_that_cannot_be_imported_is_named_with_what_it_lacks(
     (tmp_path / "memplan_broken" / "__init__.py").write_text("import no_such_package\n")
     monkeypatch.syspath_prepend(tmp_path)
     broken = config(default_scope="memplan_broken", model={"type": "TheirNet"})
-    with pytest.raises(WorkloadError, match=r"TheirNet is not in .*: importing memplan_broken.*no_such_package"):
+    with pytest.raises(
+        WorkloadError, match=r"importing memplan_broken.*no_such_package'; without it, TheirNet is not in .* registry$"
+    ):
         arrived(broken).model()
 
 

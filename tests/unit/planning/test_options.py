@@ -95,7 +95,8 @@ def test_a_size_that_is_no_whole_number_above_zero_is_refused(text: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("told", "seconds"), [(None, None), (90, 90.0), ("90", 90.0), ("1.5 s", 1.5), ("30min", 1800.0), ("2H", 7200.0)]
+    ("told", "seconds"),
+    [(None, None), (90, 90.0), ("90", 90.0), ("1.5 s", 1.5), ("5m", 300.0), ("30min", 1800.0), ("2H", 7200.0)],
 )
 def test_a_time_is_seconds_or_text_with_a_unit(told: str | float | None, seconds: float | None) -> None:
     assert parse_duration(told, option="trial-limit") == seconds

@@ -37,8 +37,18 @@ def test_the_patch_is_that_of_the_runs_plan(tmp_path: Path) -> None:
 
 def test_a_run_without_a_patch_points_to_the_last_that_has_one(tmp_path: Path) -> None:
     with_patch = finished(tmp_path, plan(NOW, THEN, config_patch=PATCH))
-    without = finished(tmp_path, plan(NOW, NOW))
-    with pytest.raises(PatchError, match=f"run {without} has no patch; the last run with one is {with_patch}"):
+    without = finished(tmp_path, plan(NOW, NOW, config_path="/x/config.yaml"))
+    said = f"run {without} has no patch: its plan changes nothing; the last run with one is {with_patch}"
+    with pytest.raises(PatchError, match=said):
+        stored_patch(tmp_path, "last")
+
+
+@pytest.mark.parametrize(
+    ("config_path", "said"), [("/x/config.yaml", "none could be made"), (None, "it has no config to change")]
+)
+def test_a_change_without_a_patch_says_why_there_is_none(tmp_path: Path, config_path: str | None, said: str) -> None:
+    finished(tmp_path, plan(NOW, THEN, config_path=config_path))
+    with pytest.raises(PatchError, match=f"has no patch: {said}"):
         stored_patch(tmp_path, "last")
 
 
@@ -62,7 +72,7 @@ def test_a_run_that_failed_is_reported_with_what_was_said_then(tmp_path: Path) -
         run.finish(None, failure="nothing fits")
     report = stored_report(tmp_path, "last")
     assert (report.status, report.failure) == (RunStatus.FAILED, "nothing fits")
-    with pytest.raises(PatchError, match="has no patch"):
+    with pytest.raises(PatchError, match="has no patch: it came to no plan"):
         stored_patch(tmp_path, "last")
 
 

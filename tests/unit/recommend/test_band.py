@@ -27,6 +27,11 @@ def test_a_lower_edge_must_lie_below_the_upper_one(low: float, high: float) -> N
         Band(total_bytes=1000, min_utilisation=low, max_utilisation=high)
 
 
+def test_where_nothing_fits_and_nothing_was_measured_more_is_asked_for() -> None:
+    band = Band(total_bytes=8 * GIB, min_utilisation=0.6, max_utilisation=0.8)
+    assert str(nothing_fits(band, "why", needed_device_bytes=None)).endswith("give a larger device or budget")
+
+
 def test_where_nothing_fits_the_device_that_would_do_is_named() -> None:
     band = Band(total_bytes=8 * GIB, min_utilisation=0.6, max_utilisation=0.8)
     error = nothing_fits(band, "why", needed_device_bytes=8 * GIB)

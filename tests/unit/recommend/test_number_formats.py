@@ -57,4 +57,5 @@ def test_no_reason_is_made_up_where_the_device_does_not_tell() -> None:
 
 def test_precisions_of_one_reason_are_named_together() -> None:
     reasons = {Precision.TF32: "no units", Precision.FP16: "no key", Precision.BF16: "no key"}
+    assert named_together("", reasons) == ["tf32: no units", "fp16, bf16: no key"]
     assert named_together("not tried", reasons) == ["tf32 not tried: no units", "fp16, bf16 not tried: no key"]

@@ -229,6 +229,11 @@ def test_a_name_that_stands_twice_or_holds_something_else_is_not_taken(tmp_path:
     assert config.recipe == Recipe(micro_batch_size=4)
 
 
+def test_usual_names_are_known_in_camel_case(tmp_path: Path) -> None:
+    config = config_of(tmp_path, "batchSize: 4\noptim: {learningRate: 0.1}\n", {})
+    assert config.recipe == Recipe(micro_batch_size=4, learning_rate=0.1)
+
+
 def test_what_is_declared_is_not_guessed(tmp_path: Path) -> None:
     config = config_of(tmp_path, "batch_size: 4\nn: 8\n", {"micro_batch_size": "n"})
     assert (config.recipe.micro_batch_size, config.notes) == (8, ())
@@ -238,6 +243,10 @@ def test_what_is_declared_is_not_guessed(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("a: {batch_size: 4}\nb: {batch_size: 6}\n", r"such as a\.batch_size or b\.batch_size"),
+        (
+            "global_batch_size: 64\n",
+            "--map micro_batch_size=global_batch_size --map global_batch_size=global_batch_size",
+        ),
         ("model: net\n", "set it in the config, and name it"),
         ("test_data: {batch_size: 4}\nauto: {base_batch_size: 16}\n", "set it in the config, and name it"),
     ],
@@ -277,7 +286,7 @@ sched: {max_lr: 4e-3, eta_min: 0.0}
 
 def test_further_learning_rates_are_named_and_follow_in_proportion_once_declared(tmp_path: Path) -> None:
     said = (
-        "optim.groups.0.lr, sched.max_lr are left alone while optim.lr changes: "
+        "optim.groups.0.lr, sched.max_lr are left alone where optim.lr changes: "
         "--map learning_rate=optim.lr,optim.groups.0.lr,sched.max_lr has them follow"
     )
     assert said in config_of(tmp_path, RATES, {}).notes

@@ -280,6 +280,21 @@ def test_a_script_whose_batch_is_no_argument_is_told_to_take_one(tmp_path: Path)
         )
 
 
+def test_a_short_name_of_the_batch_is_asked_about(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--map micro_batch_size=KEY, such as b$"):
+        config_of(tmp_path, "p.add_argument('-b', type=int, default=8, help='batch size')\n", name="train.py")
+
+
+def test_names_in_camel_case_are_the_usual_ones(tmp_path: Path) -> None:
+    text = "".join(
+        f"p.add_argument('--{each}', default={number})\n" for each, number in (("batchSize", 8), ("LR", 0.1))
+    )
+    config = config_of(tmp_path, text, name="train.py")
+    assert config.recipe == Recipe(micro_batch_size=8, learning_rate=0.1)
+    change = RecipeChange(recipe=replace(config.recipe, micro_batch_size=16))
+    assert plan_patch(config, change).override_line == "--batchSize 16"
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [
@@ -348,7 +363,7 @@ def test_a_global_batch_follows_the_micro_batch_by_the_scripts_own_flags(tmp_pat
 
 def test_a_learning_rate_of_a_part_of_the_model_is_named(tmp_path: Path) -> None:
     notes = config_of(tmp_path, "python main.py --batch_size 2 --lr 1e-4 --lr_backbone 1e-5 --lr_drop 200\n").notes
-    said = "--lr_backbone is left alone while --lr changes: --map learning_rate=lr,lr_backbone has it follow"
+    said = "--lr_backbone is left alone where --lr changes: --map learning_rate=lr,lr_backbone has it follow"
     assert [each for each in notes if "lr_" in each] == [said]
 
 

@@ -115,6 +115,12 @@ def test_a_command_that_never_steps_says_how_far_it_came(lines: tuple[str, ...],
     assert said in verdict.evidence
 
 
+def test_a_command_that_never_steps_is_quoted_with_what_it_printed_last() -> None:
+    verdict = judged(STARTED, IMPORTED, code=0, log="starting\nUnable to find 2 GPUs. Exiting.\n\n")
+    assert verdict.evidence.endswith("; it printed last: Unable to find 2 GPUs. Exiting.")
+    assert "printed" not in judged(STARTED, IMPORTED, code=0, log="\n").evidence
+
+
 def test_two_steps_are_enough_to_leave_the_judgement_to_the_readings() -> None:
     assert judged(STARTED, BUILT, step(1), step(2), code=0) is None
 
