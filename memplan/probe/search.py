@@ -29,7 +29,7 @@ _MARGIN_OF_GROWTH = 0.2
 _SURELY_ABOVE_SHARE = 1.1
 _AGREEMENT_SHARE = 0.1
 _PREDICTED_TRIALS = 2
-# A size that lands in the band is left for one predicted to land there too only if that is this much larger: where the
+# A size that lands in the band is left for one predicted to land there too only if that is larger than this: where the
 # weights take most of the card, the band holds several sizes and the largest is much the fastest.
 _WORTH_A_TRIAL = 1.25
 
@@ -137,7 +137,7 @@ def find_micro_batch(
         predicted: the device peak that is expected of a micro-batch, in bytes; it rises with it, at whatever slope.
         target: peaks to land between; a size above it is too large even where it runs.
         sizes: allowed sizes, rising, e.g. ``range(1, cap + 1)`` or the divisors of a global batch.
-        known: readings from before, by size; a size in the band is taken, known or tried, unless a quarter more is
+        known: readings from before, by size; a size in the band is taken, known or tried, unless over a quarter more is
             predicted to land there too, which is then tried.
 
     Raises:
@@ -191,7 +191,7 @@ class _Search:
         if self._peak(best) < self._target.lower_bytes:
             return False
         place = self._predicted_place()
-        return len(self._tried) >= _PREDICTED_TRIALS or place < 0 or self._sizes[place] < best * _WORTH_A_TRIAL
+        return len(self._tried) >= _PREDICTED_TRIALS or place < 0 or not _is_worth_a_trial(self._sizes[place], best)
 
     def result(self) -> SearchResult:
         best = self._best()
@@ -234,16 +234,18 @@ class _Search:
         return len(self._tried) < _PREDICTED_TRIALS or len(self._tried) % 2 == 0
 
     def _predicted_place(self) -> int:
-        """Place of the largest size predicted at or below the aim; one more where only that reaches the band."""
+        """Place of the largest size predicted at or below the aim, or of the next one where it stays in the band.
+
+        That is taken where no smaller one reaches the band, or where it is so much larger that the margin costs more.
+        """
         peak_at = self._corrected()
         aim_bytes = self._target.aim_bytes(peak_at(self._sizes[0]))
         end = self._first_doubling_above(aim_bytes, peak_at)
         place = bisect_right(self._sizes, aim_bytes, hi=end, key=peak_at) - 1
+        if place + 1 == len(self._sizes) or peak_at(self._sizes[place + 1]) > self._target.upper_bytes:
+            return place
         falls_short = place < 0 or peak_at(self._sizes[place]) < self._target.lower_bytes
-        if falls_short and place + 1 < len(self._sizes):
-            reaches = peak_at(self._sizes[place + 1]) <= self._target.upper_bytes
-            return place + 1 if reaches else place
-        return place
+        return place + 1 if falls_short or _is_worth_a_trial(self._sizes[place + 1], self._sizes[place]) else place
 
     def _smallest_inside(self) -> int | None:
         peak_at, lower_bytes = self._corrected(), float(self._target.lower_bytes)
@@ -300,6 +302,10 @@ class _Search:
         if best == self._sizes[-1]:
             return f"micro-batch {best} is the largest allowed and takes {used}, below the band"
         return f"micro-batch {best} takes {used}; the next larger size would exceed {upper}"
+
+
+def _is_worth_a_trial(size: int, smaller: int) -> bool:
+    return size > smaller * _WORTH_A_TRIAL
 
 
 def _moved(predicted: PeakCurve, points: Sequence[tuple[int, int]]) -> PeakCurve:

@@ -65,18 +65,22 @@ class Band:
         return Place.INSIDE if peak_device_bytes <= self.upper_bytes else Place.ABOVE
 
 
-def nothing_fits(band: Band, why: str, *, needed_device_bytes: int | None) -> NothingFitsError:
+def nothing_fits(
+    band: Band, why: str, *, needed_device_bytes: int | None, is_command: bool = False
+) -> NothingFitsError:
     """Say that nothing fits below a band's upper edge, why, and what would help.
 
     Args:
         band: what was wanted.
         why: what was seen or predicted of the recipes.
         needed_device_bytes: least device peak of any of them; None where that is not known.
+        is_command: whether a training command is run, of which there is no estimate.
     """
     hint = "how much it would take is not known; give a larger device or budget"
     if needed_device_bytes is not None:
         device = format_bytes(round(needed_device_bytes / band.max_utilisation))
-        hint = f"it would take a device or budget of {device}; memplan estimate shows what one change would save"
+        hint = f"it would take a device or budget of {device}"
+        hint += "" if is_command else "; memplan estimate shows what one change would save"
     return NothingFitsError(
         f"nothing fits {format_bytes(band.total_bytes)} at max-util {band.max_utilisation:g}: {why}", hint=hint
     )

@@ -347,4 +347,5 @@ class LiveSearch:
         why = why or ["every trial is above the band"]
         why += named_together("not tried", {each: why for each, why in self._obstacles.items() if why})
         why += evaluation_peak_notes(trial.estimate for trial in trials)
-        return nothing_fits(self._band, "; ".join(why), needed_device_bytes=needed)
+        is_command = self._subject.is_command
+        return nothing_fits(self._band, "; ".join(why), needed_device_bytes=needed, is_command=is_command)

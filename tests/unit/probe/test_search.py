@@ -98,8 +98,23 @@ def test_a_known_reading_in_the_band_is_taken_when_the_larger_size_turns_out_abo
 
 
 def test_a_trial_that_lands_low_in_the_band_is_followed_by_one_of_a_much_larger_size() -> None:
-    found = search(Device(line(600_000, 30_000)), line(700_000, 30_000))
+    found = search(Device(line(600_000, 30_000)), line(700_000, 34_000))
     assert (found.best, found.tried) == (5, (2, 5))
+
+
+@pytest.mark.parametrize(
+    ("actual", "best", "tried"),
+    [
+        pytest.param(line(390_000, 200_000), 2, (2,), id="which it does"),
+        pytest.param(line(390_000, 210_000), 1, (2,), id="which it does not"),
+    ],
+)
+def test_a_much_larger_size_is_tried_up_to_the_edge_where_it_is_predicted_to_stay_below(
+    actual: Peak, best: int, tried: tuple[int, ...]
+) -> None:
+    known = {1: Reading(kind=ReadingKind.FITS, peak_bytes=round(actual(1)))}  # in the band already
+    found = search(Device(actual), line(390_000, 200_000), known=known)
+    assert (found.best, found.tried) == (best, tried)  # two would take 790 000, the aim is 776 000
 
 
 def test_a_known_reading_below_the_band_corrects_the_prediction() -> None:

@@ -36,4 +36,10 @@ def test_where_nothing_fits_the_device_that_would_do_is_named() -> None:
     band = Band(total_bytes=8 * GIB, min_utilisation=0.6, max_utilisation=0.8)
     error = nothing_fits(band, "why", needed_device_bytes=8 * GIB)
     assert str(error).startswith("nothing fits 8.00 GiB at max-util 0.8: why")
-    assert "a device or budget of 10.00 GiB" in str(error)
+    assert "a device or budget of 10.00 GiB; memplan estimate shows" in str(error)
+
+
+def test_of_a_command_there_is_no_estimate_to_look_at() -> None:
+    band = Band(total_bytes=8 * GIB, min_utilisation=0.6, max_utilisation=0.8)
+    error = nothing_fits(band, "why", needed_device_bytes=8 * GIB, is_command=True)
+    assert str(error).endswith("a device or budget of 10.00 GiB")
