@@ -21,7 +21,7 @@ def test_torch_compile_tells_all_stand_ins_apart() -> None:
         get_torch_obj_rule_map.__wrapped__()  # raises where one object stands under two names with different rules
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # of another category from 2.15 on
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # of another category from 2.14 on
 def test_optimizers_can_be_scripted_as_importing_torch_distributed_optim_does() -> None:
     with CudaEmulation(find_card("t4"), (7, 5)):
         torch.jit.script(functional.rprop)  # raises where it cannot be compiled with all that it calls
@@ -74,7 +74,7 @@ def test_tensors_and_modes_that_override_functions_are_still_asked() -> None:
             assert nn.functional.dropout(torch.zeros(4)) == "asked"
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # of another category from 2.14 on
 def test_functions_that_ask_can_be_scripted() -> None:
     def dropped(values: torch.Tensor) -> torch.Tensor:
         return nn.functional.dropout(values, 0.5, False)
