@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +40,7 @@ from memplan.results import Component
 from memplan.training.tensors_apart import put_together, taken_apart
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from memplan.estimators.lowering.inductor_card import InductorCard
     from memplan.estimators.lowering.launches import Launch
@@ -189,14 +189,25 @@ class CompiledGraphs:
     def _launch(self, launch: Launch, values: dict[fx.Node, Any]) -> None:
         with self._operators.paused() if launch.is_joined else nullcontext():
             for node in launch.computes:
-                with self._ledger.handing_over(), self._paths.inside(module_path_of(node)):
-                    if not launch.is_joined:
-                        _hand_over(node, launch, values)
+                taking_over = nullcontext() if launch.is_joined else self._taking_over(node, launch, values)
+                with taking_over, self._paths.inside(module_path_of(node)):
                     _compute(node, values)
         for node in launch.writes:
-            with self._ledger.handing_over(), self._paths.inside(module_path_of(node)):
-                _hand_over(node, launch, values)
+            with self._taking_over(node, launch, values), self._paths.inside(module_path_of(node)):
                 self._write(node, values)
+
+    @contextmanager
+    def _taking_over(self, node: fx.Node, launch: Launch, values: dict[fx.Node, Any]) -> Iterator[None]:
+        """Give up the buffer whose place a node takes, if any, to what is made while the context is open."""
+        buffer = launch.takes_over.get(node)
+        if buffer is None:
+            yield
+            return
+        with self._ledger.handing_over():
+            for each in launch.releases:
+                if owner_of(each) is buffer:
+                    values.pop(each, None)
+            yield
 
     def _time_kernels(self, launch: Launch) -> None:
         room_bytes = self._recording.room_bytes if launch.mutates else 0
@@ -232,14 +243,6 @@ def _given(graph: fx.GraphModule, inputs: list[Any]) -> dict[fx.Node, Any]:
         elif node.op == "get_attr":
             values[node] = getattr(graph, node.target)
     return values
-
-
-def _hand_over(node: fx.Node, launch: Launch, values: dict[fx.Node, Any]) -> None:
-    """Give up the buffer whose place a node takes."""
-    buffer = launch.takes_over.get(node)
-    for each in launch.releases if buffer is not None else ():
-        if owner_of(each) is buffer:
-            values.pop(each, None)
 
 
 def _example_of(tensor: Any) -> torch.Tensor:
