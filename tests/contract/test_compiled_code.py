@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.estimators.breakdown import live_blocks_at
-from memplan.estimators.recorder.compiled_calls import GRAPHS_NOTE, UNCOMPILED_NOTE
+from memplan.estimators.recorder.compiled_calls import GRAPHS_NOTE, UNCOMPILED_NOTE, UNFOLLOWED_NOTE
 from memplan.estimators.step_trace import PHASES
 from memplan.results import Component, Phase
 from memplan.units import GIB, MIB
@@ -56,6 +56,35 @@ def waves_compiled_when_needed(values: torch.Tensor) -> torch.Tensor:
 def doubled_waves(values: torch.Tensor) -> torch.Tensor:
     """Decides by a value of a tensor, as a graph cannot."""
     return waves(2 * values if values.sum().item() > 0 else values)
+
+
+def interrupted_waves(values: torch.Tensor) -> torch.Tensor:
+    """Breaks its graph: the second is given what the first returns, and keeps it."""
+    values = waves(values)
+    torch._dynamo.graph_break()
+    return waves(values)
+
+
+def interrupted_multiplied_waves(values: torch.Tensor) -> torch.Tensor:
+    """Breaks its graph, and checkpoints the second, of two products."""
+    values = waves(values)
+    torch._dynamo.graph_break()
+    return checkpoint(multiplied_waves, values, use_reentrant=False)
+
+
+@torch.compiler.disable
+def left_uncompiled(values: torch.Tensor) -> torch.Tensor:
+    return values.exp()
+
+
+def waves_of_uncompiled(values: torch.Tensor) -> torch.Tensor:
+    """Breaks its graph at code that makes a tensor."""
+    return waves(left_uncompiled(waves(values)))
+
+
+def waves_of_interrupted_checkpoint(values: torch.Tensor) -> torch.Tensor:
+    """Checkpoints what breaks its graph, so that the graphs run within the checkpoint and not with one in them."""
+    return waves(checkpoint(interrupted_waves, values, use_reentrant=False))
 
 
 def waves_of_products(values: torch.Tensor) -> torch.Tensor:
@@ -180,6 +209,40 @@ def test_compiled_code_keeps_its_products_and_computes_the_rest_again(
 def test_what_compiled_code_checkpoints_is_computed_again(checkpoints: bool, rows: float) -> None:
     trace = trace_of(lambda: torch.compile(Net(multiplied_waves, checkpoints=checkpoints)))
     assert kept_rows(trace) == pytest.approx(rows, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("function", "rows"),
+    [
+        pytest.param(interrupted_waves, 2, id="each graph keeps what it is given"),
+        pytest.param(interrupted_multiplied_waves, 2, id="what a graph checkpoints is computed again"),
+    ],
+)
+def test_a_function_is_followed_where_its_graph_breaks(function: Callable[..., Any], rows: int) -> None:
+    trace = trace_of(lambda: torch.compile(Net(function)))
+    assert kept_rows(trace) == pytest.approx(rows, abs=0.01)
+    assert trace.notes == (GRAPHS_NOTE,)
+
+
+@pytest.mark.parametrize("function", [waves_of_uncompiled, waves_of_interrupted_checkpoint])
+def test_a_function_is_one_graph_where_code_between_its_graphs_matters(function: Callable[..., Any]) -> None:
+    trace = trace_of(lambda: torch.compile(Net(function)))
+    assert kept_rows(trace) == pytest.approx(1, abs=0.01)
+    assert trace.notes == (GRAPHS_NOTE, UNFOLLOWED_NOTE)
+
+
+def test_what_parts_of_a_function_keep_is_told_apart() -> None:
+    def run(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        first = model[0](batch)
+        torch._dynamo.graph_break()
+        return model[1](first)
+
+    class Both(nn.Sequential):
+        forward = run
+
+    rows = kept_rows_by_module(trace_of(lambda: torch.compile(Both(Net(), Net()))))
+    assert rows["_orig_mod.0"] == pytest.approx(2, abs=0.01)  # its product, and what the second reads
+    assert rows["_orig_mod.1"] == pytest.approx(1, abs=0.01)
 
 
 def test_what_cannot_be_captured_is_traced_as_it_runs_uncompiled() -> None:

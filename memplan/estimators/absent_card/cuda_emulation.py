@@ -55,6 +55,7 @@ _ASKING_FOR_OVERRIDES = tuple(
     if hasattr(module, name)
 )
 _MOVES = {torch.Tensor.cpu: "cpu", torch.Tensor.cuda: "cuda"}
+_REDIRECTED: dict[str, Callable[..., Any]] = {}  # PyTorch's own functions that tell of autocast, once they are not
 _MOVING = frozenset({*_MOVES, torch.Tensor.to, torch.Tensor.type_as, torch.Tensor.pin_memory})
 
 
@@ -240,14 +241,44 @@ def _asking_without_emulation(asks: Callable[..., bool]) -> Callable[..., bool]:
     return is_overridden
 
 
+@contextmanager
+def emulation_suspended() -> Iterator[None]:
+    """Let a compiler find PyTorch as it is while the context is open, but for autocast regions, which act on the CPU.
+
+    Does nothing within function modes of others.
+    """
+    modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]  # untyped in torch
+    if len(modes) != 1 or not isinstance(modes[0], CudaEmulation):
+        yield
+        return
+    (emulation,) = modes
+    emulation.__exit__(None, None, None)
+    try:
+        with ExitStack() as stack:
+            for name, function in _REDIRECTED.items():
+                stack.enter_context(replaced(torch, name, function))
+            yield
+    finally:
+        emulation.__enter__()
+
+
 def redirect_cuda_autocast() -> None:
     """Make ``torch.autocast("cuda")`` act on CPU tensors, and tell of it, for the rest of this process."""
     original = torch.autocast.__init__
 
-    def init(self: Any, device_type: str, dtype: torch.dtype | None = None, *args: Any, **kwargs: Any) -> None:
+    def init(
+        self: Any,
+        device_type: str,
+        dtype: torch.dtype | None = None,
+        enabled: bool = True,
+        cache_enabled: bool | None = None,
+    ) -> None:
         if device_type == "cuda":
             device_type, dtype = "cpu", dtype or torch.float16
-        original(self, device_type, dtype, *args, **kwargs)
+        original(self, device_type, dtype, enabled, cache_enabled)
+
+    for name in ("is_autocast_enabled", "get_autocast_dtype", "get_autocast_gpu_dtype"):
+        _REDIRECTED.setdefault(name, getattr(torch, name))
 
     torch.autocast.__init__ = init  # type: ignore[method-assign]  # used by all autocast contexts
     torch.is_autocast_enabled = _asking_of_cpu(torch.is_autocast_enabled)

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import fx
 from torch.fx import traceback
 from torch.nn.modules import module as hooks
 from torch.utils import checkpoint
@@ -17,11 +18,15 @@ from memplan.estimators.fake_tensors.replaced import replaced
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from torch import fx, nn
+    from torch import nn
 
     from memplan.estimators.recorder.module_paths import ModulePaths
 
 _MODULE = "nn_module_stack"  # of a node's description; capturing copies it to the nodes that a module's code makes
+_CHECKPOINT_GENERATORS = (  # by which ``checkpoint`` runs a function; the first is called from torch 2.14 on
+    "_checkpoint_without_reentrant_generator_impl",
+    "_checkpoint_without_reentrant_generator",
+)
 _region_numbers = itertools.count(1)  # of checkpointed regions
 
 
@@ -33,7 +38,8 @@ def as_if_compiling(paths: ModulePaths) -> Iterator[None]:
     recomputes is marked for the partitioner.
     """
     with ExitStack() as stack:
-        stack.enter_context(replaced(checkpoint, "_checkpoint_without_reentrant_generator", _marking_generator))
+        for name in filter(vars(checkpoint).get, _CHECKPOINT_GENERATORS):
+            stack.enter_context(replaced(checkpoint, name, _marking_generator))
         stack.enter_context(replaced(checkpoint, "CheckpointFunction", SimpleNamespace(apply=_run_marked)))
         stack.enter_context(traceback.preserve_node_meta())
         stack.enter_context(_naming_modules(paths))
@@ -48,6 +54,17 @@ def module_path_of(node: fx.Node) -> str:
     return next((path for path, _type in described.values()), "")
 
 
+def name_modules(graph: fx.GraphModule, paths: ModulePaths) -> None:
+    """Describe the nodes of a graph that Dynamo made, which names modules by their ``id``, by their modules' paths."""
+    for each in graph.modules():
+        for node in each.graph.nodes if isinstance(each, fx.GraphModule) else ():
+            described = node.meta.get(_MODULE)
+            if described:
+                *_outer, (key, (_name, kind)) = described.items()
+                part = _part(paths.path_of(int(key.partition("@")[0])), paths.current)
+                node.meta[_MODULE] = {part: (part, kind)}
+
+
 def forget_modules(graph: fx.GraphModule) -> None:
     """Let nodes belong to no module, as code of a backward pass does."""
     for node in graph.graph.nodes:
@@ -59,7 +76,7 @@ def _naming_modules(paths: ModulePaths) -> Iterator[None]:
     caller = paths.current
 
     def name(module: nn.Module, *_: Any) -> None:
-        part = paths.current.removeprefix(caller).removeprefix(".")
+        part = _part(paths.current, caller)
         traceback.get_current_meta()[_MODULE] = {part: (part, type(module))}
 
     entering = hooks.register_module_forward_pre_hook(name)
@@ -69,6 +86,11 @@ def _naming_modules(paths: ModulePaths) -> Iterator[None]:
     finally:
         entering.remove()
         leaving.remove()
+
+
+def _part(path: str, caller: str) -> str:
+    """Return the path of a module from one around it."""
+    return path.removeprefix(caller).removeprefix(".")
 
 
 def _marking_generator(*_args: Any, **_kwargs: Any) -> Iterator[None]:

@@ -20,8 +20,11 @@ if TYPE_CHECKING:
 
 UNCOMPILED_NOTE = "compiled parts of the model or its step are traced as they run uncompiled, which usually keeps more"
 GRAPHS_NOTE = (
-    "compiled parts are counted as the kernels that Inductor makes of each function as one graph; graph breaks, "
-    "CUDA graphs and padded products are not counted"
+    "compiled parts are counted as the kernels that Inductor makes of their graphs; CUDA graphs and padded products "
+    "are not counted"
+)
+UNFOLLOWED_NOTE = (
+    "a compiled function whose graph breaks is counted as one graph, because code between its graphs cannot be followed"
 )
 _FLEX_ATTENTION = "torch.nn.attention.flex_attention"
 _COMPILING = ("torch._dynamo", "torch.compiler")  # what stands between a call of ``torch.compile`` and its effect
@@ -37,6 +40,10 @@ class GraphRunner(Protocol):
     """Runs functions as the graphs that a compiler makes of them."""
 
     is_capturing: bool
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Say what was presumed of their graphs."""
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return what a function returns.
@@ -91,7 +98,7 @@ class CompiledCalls:
     @property
     def notes(self) -> tuple[str, ...]:
         """Say how compiled functions were traced, if any was called."""
-        return tuple(self._notes)
+        return (*self._notes, *(() if self._graphs is None else self._graphs.notes))
 
 
 def redirect_compiled_calls() -> None:
@@ -124,6 +131,17 @@ def redirect_compiled_calls() -> None:
         return call
 
     OptimizeContext.__call__ = compiling  # type: ignore[method-assign, assignment]  # all ways to compile pass it
+
+
+@contextmanager
+def unwatched() -> Iterator[None]:
+    """Let what is compiled run as PyTorch compiles it while the context is open."""
+    watching = _watching[:]
+    _watching.clear()
+    try:
+        yield
+    finally:
+        _watching[:] = watching
 
 
 def is_inductor_given_any() -> bool:

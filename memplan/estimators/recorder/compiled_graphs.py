@@ -1,8 +1,8 @@
 """Compiled functions of a step, run as the graphs that Inductor makes of them.
 
 AOTAutograd turns a function into a graph of its forward and one of its backward pass, which recomputes what is cheap,
-with Inductor's decompositions and partitioner. It is given the function whole: where ``torch.compile`` would break the
-graph, the parts are taken for one. Launches of the graphs' kernels are recorded in place of their operators.
+with Inductor's decompositions and partitioner. It is given the function whole, or each part of it where Dynamo breaks
+it. Launches of the graphs' kernels are recorded in place of their operators.
 
 When kernels run for the first time, Inductor times variants of them on their own buffers, or on copies of those that
 they change where these fit below the peak so far, and overwrites the card's cache in between by a buffer of its size
@@ -27,20 +27,30 @@ from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.fx_passes.joint_graph import joint_graph_passes
 from torch._inductor.virtualized import V
 from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
+from torch.fx import traceback
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from memplan.estimators.absent_card.cuda_emulation import emulation_suspended
 from memplan.estimators.lowering.inductor_kernels import schedule
 from memplan.estimators.lowering.inductor_layouts import in_preferred_layout, prefer_channels_last
 from memplan.estimators.lowering.inductor_values import owner_of, size_bytes_of
-from memplan.estimators.recorder.capture_context import as_if_compiling, forget_modules, module_path_of
-from memplan.estimators.recorder.compiled_calls import NotCapturableError
+from memplan.estimators.recorder.capture_context import as_if_compiling, forget_modules, module_path_of, name_modules
+from memplan.estimators.recorder.compiled_calls import UNFOLLOWED_NOTE, NotCapturableError, unwatched
 from memplan.estimators.recorder.function_call import FunctionCall
+from memplan.estimators.recorder.graph_breaks import (
+    BrokenFunction,
+    GraphPart,
+    PartCall,
+    UnfollowedGraphsError,
+    broken_by_dynamo,
+)
 from memplan.results import Component
 from memplan.training.tensors_apart import put_together, taken_apart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from memplan.estimators.lowering.inductor_card import InductorCard
     from memplan.estimators.lowering.launches import Launch
@@ -76,6 +86,7 @@ class CompiledGraphs:
         ledger: blocks of the storages.
         paths: path of the running module.
         card: what Inductor knows of the card.
+        whole: code that is taken for one graph, and whether Dynamo makes one of it; shared by runs of the same step.
     """
 
     def __init__(
@@ -86,14 +97,21 @@ class CompiledGraphs:
         paths: ModulePaths,
         *,
         card: InductorCard,
+        whole: dict[Any, bool],
     ) -> None:
         self._recording = recording
         self._operators = operators
         self._ledger = ledger
         self._paths = paths
         self._card = card
+        self._whole = whole
         self._known: dict[Any, _Graphs] = {}
         self.is_capturing = False
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Say so where a function is taken for one graph that Dynamo would not make."""
+        return () if all(self._whole.values()) else (UNFOLLOWED_NOTE,)
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return what a compiled function returns.
@@ -109,15 +127,51 @@ class CompiledGraphs:
         except TypeError as error:
             raise NotCapturableError(f"it is given what cannot be compared: {error}") from error
         if graphs is None:
-            graphs = self._known[call.key] = self._captured(call)
+            graphs = self._known[call.key] = self._captured_in_parts(call) or self._captured_whole(call)
         return put_together(graphs.run(*call.tensors), graphs.result_rest)
 
-    def _captured(self, call: FunctionCall) -> _Graphs:
+    def _captured_in_parts(self, call: FunctionCall) -> _Graphs | None:
+        """Return the graphs of a function that Dynamo breaks; None of one that it does not."""
+        if call.code_key in self._whole:
+            return None
+        broken = self._broken(call)
+        if broken is None or len(broken.parts) == 1:
+            self._whole[call.code_key] = broken is not None
+            return None
+        runs = [self._captured_part(part) for part in broken.parts]
+        return _Graphs(run=lambda *tensors: broken.run(runs, tensors), result_rest=broken.result_rest)
+
+    def _captured_part(self, part: GraphPart) -> Callable[..., Sequence[Any]]:
+        name_modules(part.graph, self._paths)
+        call = PartCall(part)
+        graphs = self._captured(call, traceback.preserve_node_meta)
+
+        def run(*inputs: torch.Tensor) -> Sequence[Any]:
+            results: Sequence[Any] = put_together(graphs.run(*call.ordered(inputs)), graphs.result_rest)
+            return results
+
+        return run
+
+    def _broken(self, call: FunctionCall) -> BrokenFunction | None:
+        """Return the parts of a function as Dynamo breaks it; None if that cannot be followed."""
+        with self._operators.set_aside(), self._paths.untracked(), unwatched(), emulation_suspended():
+            try:
+                return broken_by_dynamo(call, tuple(map(_example_of, call.tensors)))
+            except UnfollowedGraphsError:
+                return None
+
+    def _captured_whole(self, call: FunctionCall) -> _Graphs:
+        return self._captured(call, functools.partial(as_if_compiling, self._paths))
+
+    def _captured(
+        self, call: FunctionCall | PartCall, described: Callable[[], AbstractContextManager[None]]
+    ) -> _Graphs:
+        """Return the graphs of a call whose nodes are described within a context."""
         rests: list[bytes] = []
         calls = [call]  # emptied once it was captured, because it holds the batch
 
         def flat(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            with as_if_compiling(self._paths):
+            with described():
                 results, rest = taken_apart(calls[0].run_on(tensors))
             rests.append(rest)
             return results

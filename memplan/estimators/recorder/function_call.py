@@ -43,22 +43,33 @@ class FunctionCall:
         self.tensors: tuple[torch.Tensor, ...] = (*weights.values(), *(self._leaves[at] for at in self._places))
 
     @property
-    def key(self) -> Any:
-        """What the function's graphs hold for; modules that are alike share them, as a model's layers are."""
+    def code_key(self) -> Any:
+        """What tells the function's code, for tensors of any shape; modules that are alike share it, as layers are."""
         is_own = (torch.Tensor, nn.Module)
         return (
             getattr(self._function, "__func__", self._function),
             tuple(map(_structure, self._modules)),
             self._spec,
             tuple(None if isinstance(each, is_own) else each for each in self._leaves),
+        )
+
+    @property
+    def key(self) -> Any:
+        """What the function's graphs hold for."""
+        return (
+            self.code_key,
             tuple((type(each), each.shape, each.stride(), each.dtype, each.requires_grad) for each in self.tensors),
             torch.is_grad_enabled(),
             torch.is_autocast_enabled("cpu"),
             torch.get_autocast_dtype("cpu"),
         )
 
-    def run_on(self, tensors: Sequence[torch.Tensor]) -> Any:
-        """Call the function with other tensors in the place of its own."""
+    def run_on(
+        self,
+        tensors: Sequence[torch.Tensor],
+        wrap: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda function: function,
+    ) -> Any:
+        """Call the function, or what is made of it, with other tensors in the place of its own."""
         leaves = list(self._leaves)
         for at, each in zip(self._places, tensors[self.weight_count :], strict=True):
             leaves[at] = each
@@ -68,7 +79,7 @@ class FunctionCall:
         try:
             for holder, name, tensor in own:
                 holder[name] = given[id(tensor)]
-            return self._function(*args, **kwargs)
+            return wrap(self._function)(*args, **kwargs)
         finally:
             for holder, name, tensor in own:
                 holder[name] = tensor

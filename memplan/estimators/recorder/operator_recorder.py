@@ -147,6 +147,11 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
     def _should_skip_dynamo(cls) -> bool:
         return False  # nothing is compiled here, and the guard would double the cost of recording
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let Dynamo run where this takes no part."""
+        return True
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:

@@ -119,6 +119,7 @@ class StepRecorder:
         presumes: whether unknown values are presumed; else reading one ends the run.
         runs_graphs: whether functions that the user compiled run as Inductor's graphs of them; else uncompiled.
         results: what operators on fake tensors returned in earlier runs.
+        whole_code: compiled code that is taken for one graph, and whether it is one, as earlier runs found.
     """
 
     workload: Workload
@@ -131,6 +132,7 @@ class StepRecorder:
     presumes: bool = False
     runs_graphs: bool = False
     results: ResultCache = field(default_factory=ResultCache)
+    whole_code: dict[Any, bool] = field(default_factory=dict)
 
     def record(self, micro_batch_size: int, batch: Any, draws: RandomDraws) -> RecordedRun:
         """Run ``STEPS`` optimizer steps on a copy of the model and record what they allocate.
@@ -211,7 +213,7 @@ class StepRecorder:
             return None
         from memplan.estimators.recorder.compiled_graphs import CompiledGraphs  # noqa: PLC0415 - imports Inductor
 
-        return CompiledGraphs(recording, operators, ledger, paths, card=card)
+        return CompiledGraphs(recording, operators, ledger, paths, card=card, whole=self.whole_code)
 
     def _model_of_run(self, fakes: TraceFakeMode | None) -> nn.Module:
         """Copy the model, so that the next run starts from the same state."""

@@ -44,6 +44,7 @@ class _Graphs:
     """Stands in for what runs functions as graphs: adds one to their result, or cannot capture them."""
 
     is_capturing = False
+    notes = ("of graphs",)
 
     def __init__(self, *, captures: bool = True) -> None:
         self._captures = captures
@@ -78,7 +79,7 @@ def test_compiled_functions_and_modules_run_as_graphs() -> None:
         assert doubled(torch.ones(())) == 3
         assert identity(torch.ones(())) == 2
         assert stack(torch.ones(())) == 2
-    assert calls.notes == (GRAPHS_NOTE,)
+    assert calls.notes == (GRAPHS_NOTE, *_Graphs.notes)
 
 
 def test_a_function_that_cannot_be_captured_runs_as_it_is_and_is_not_tried_again() -> None:
@@ -88,7 +89,7 @@ def test_a_function_that_cannot_be_captured_runs_as_it_is_and_is_not_tried_again
     with calls.watched():
         assert [doubled(torch.ones(())).item() for _ in range(2)] == [2, 2]
     assert graphs.calls == 1
-    assert calls.notes == (UNCOMPILED_NOTE,)
+    assert calls.notes == (UNCOMPILED_NOTE, *_Graphs.notes)
 
 
 def test_what_another_compiler_is_given_runs_as_it_is() -> None:
@@ -149,7 +150,7 @@ def test_functions_of_torch_that_the_user_compiles_run_as_graphs(function: Calla
     compiled, calls = torch.compile(function), _calls(_Graphs())
     with calls.watched():
         assert torch.equal(compiled(torch.ones(1, 1)), function(torch.ones(1, 1)) + 1)
-    assert calls.notes == (GRAPHS_NOTE,)
+    assert calls.notes == (GRAPHS_NOTE, *_Graphs.notes)
 
 
 def test_a_step_of_torchs_optimizers_that_the_user_compiles_is_told_to_run_as_it_is() -> None:
