@@ -108,6 +108,7 @@ def tune(
         collator=data_collator,
         processing_class=processing_class,
         sharding=sharding,
+        compilation=_compilation(args),
         loader_arguments=loader_arguments(_values(args)),
     )
     step = TrainerStep(parts, model_init=model_init)
@@ -182,6 +183,13 @@ def _sharding(args: Any) -> Mapping[str, Any] | None:
             "fsdp_config has cpu_offload, and memplan counts what lies on the card", hint="plan without cpu_offload"
         )
     return settings
+
+
+def _compilation(args: Any) -> Mapping[str, Any] | None:
+    """Return the arguments with which accelerate compiles the model, whole; None where it does not."""
+    if not args.torch_compile:
+        return None
+    return {"backend": args.torch_compile_backend.lower(), "mode": args.torch_compile_mode}
 
 
 def _refuse_data_parallel(args: Any) -> None:

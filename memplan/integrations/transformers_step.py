@@ -90,6 +90,7 @@ class TrainerParts:
         processing_class: tokenizer or processor; None where there is none.
         eval_dataset: the dataset that is evaluated between steps, or several by name, packed; None where none is.
         sharding: settings of accelerate's plugin for FSDP2; None where every card holds the whole model.
+        compilation: arguments of ``torch.compile``, which accelerate compiles the model with; None where it does not.
         loader_arguments: those that the training's loader has and a single step has not.
     """
 
@@ -102,6 +103,7 @@ class TrainerParts:
     processing_class: Any
     eval_dataset: Parcel | None = None
     sharding: Mapping[str, Any] | None = None
+    compilation: Mapping[str, Any] | None = None
     loader_arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -149,7 +151,10 @@ class TrainerStep(FrameworkStep):
         given = options.pop("model") if self._model_init is None else _called_model_init(self._model_init)
         self._trainer = self._trainer_of(given, options)
         _take_along(self._trainer)
-        return self._trainer.model.train()  # type: ignore[no-any-return]  # by its interface
+        model: nn.Module = self._trainer.model.train()
+        if self._parts.compilation is not None:
+            model.compile(**self._parts.compilation)
+        return model
 
     def workload(self, *, grad_clip_norm: float | None, evaluates: bool = False, ema: bool = False) -> Workload:
         """Return the workload of these callables, sharded where the Trainer shards it; as ``FrameworkStep`` has it."""

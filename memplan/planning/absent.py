@@ -96,10 +96,13 @@ def recommend_by_estimate(question: Question, traces: Traces, session: TrialSess
 
 
 def check_on_cpu(subject: Subject, session: TrialSession) -> Trial:
-    """Run a small micro-batch for real on the CPU, in the user's own precision; a slow one is stopped."""
+    """Run a small micro-batch for real on the CPU, in the user's own precision; a slow one is stopped.
+
+    What the workload compiles runs as it is written, as it does in a trace for the CPU.
+    """
     size = min(subject.current.micro_batch_size, _CHECK_MICRO_BATCH)
     recipe = subject.current.with_micro_batch_size(size)
-    return session.try_recipe(recipe, "check on the CPU", step_limit=_CHECK_STEP_LIMIT)
+    return session.try_recipe(recipe, "check on the CPU", step_limit=_CHECK_STEP_LIMIT, runs_compiled=False)
 
 
 def _check_note(trial: Trial) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import torch
 from torch._dynamo.callback import on_compile_end, on_compile_start
 from torch._dynamo.utils import counters
 
@@ -15,6 +16,11 @@ from memplan.probe.trials import TrialPhase, TrialProgress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+def stop_compiling() -> None:
+    """Let what ``torch.compile`` was given run as it is written from now on in this process."""
+    torch.compiler.set_stance("force_eager")
 
 
 def has_compiled() -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from memplan.configs.workloads import load_workload
 from memplan.devices.cards import DeviceKind
 from memplan.errors import DeviceError, WorkloadError
-from memplan.probe.compilation import CompilationReports
+from memplan.probe.compilation import CompilationReports, stop_compiling
 from memplan.probe.cpu_readings import CpuReadings
 from memplan.probe.cuda_readings import CudaReadings
 from memplan.probe.failures import (
@@ -58,6 +58,8 @@ def run_request(request: TrialRequest, reply: Callable[[object], None]) -> None:
     at all is reported as the ``DeviceError`` that says why.
     """
     readings = _readings_for(request)
+    if not request.runs_compiled:
+        stop_compiling()
     reply = CompilationReports(reply)
     try:
         state, measurement = _run_trial(request, readings, reply)

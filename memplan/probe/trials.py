@@ -66,6 +66,7 @@ class TrialRequest:
             optimizer's rates as the workload made them.
         loader_limit_s: wall time that timing the workload's data loader, if it names one, may take once all else has
             been measured, the start of its workers included; None where it is not to be timed.
+        runs_compiled: whether what the workload compiles by ``torch.compile`` runs so; else as it is written.
     """
 
     source: WorkloadSource
@@ -81,6 +82,7 @@ class TrialRequest:
     step_limit: StepLimit | None = None
     configured_learning_rate: float | None = None
     loader_limit_s: float | None = None
+    runs_compiled: bool = True
 
     @property
     def card_indices(self) -> tuple[int, ...]:

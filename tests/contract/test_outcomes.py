@@ -396,6 +396,14 @@ def test_time_to_compile_is_told_and_is_no_part_of_a_step(template: Template) ->
     assert of_first_step == [TrialPhase.WARMING_UP, TrialPhase.COMPILING, TrialPhase.WARMING_UP]
 
 
+def test_a_trial_may_run_uncompiled_what_is_compiled(template: Template) -> None:
+    heard: list[TrialProgress] = []
+    uncompiled = request(named("compiles_slowly"), runs_compiled=False, timed_s=0.0)
+    outcome = run_trial(uncompiled, on_progress=heard.append, template=template)
+    assert outcome.kind is OutcomeKind.FITS, outcome
+    assert TrialPhase.COMPILING not in {each.phase for each in heard}
+
+
 def test_building_has_a_limit_of_its_own(end_of) -> None:
     built = end_of("takes_long_to_build", time_limit_s=1.5, timed_s=0.0)
     assert built.kind is OutcomeKind.FITS, built

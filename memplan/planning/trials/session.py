@@ -64,23 +64,32 @@ class TrialSession:
         """All trials so far, in order."""
         return tuple(self._trials)
 
-    def try_recipe(self, recipe: Recipe, purpose: str, *, step_limit: StepLimit | None = None) -> Trial:
-        """Run a recipe, or return its trial where it was run before, in this process or in the interrupted one."""
+    def try_recipe(
+        self, recipe: Recipe, purpose: str, *, step_limit: StepLimit | None = None, runs_compiled: bool = True
+    ) -> Trial:
+        """Run a recipe, or return its trial where it was run before, in this process or in the interrupted one.
+
+        Args:
+            recipe: what to run.
+            purpose: why, in a few words.
+            step_limit: how long one step may take; None for no limit of its own.
+            runs_compiled: whether what the workload compiles runs so; else as it is written.
+        """
         known = next((trial for trial in self._trials if trial.recipe == recipe), None)
         if known is not None:
             return known
         stored = self._run.finished_trial(recipe)
         resumed = stored if stored is not None and stored.outcome.kind in _WORTH_KEEPING else None
-        trial = resumed or self._live(len(self._trials) + 1, purpose, recipe, step_limit)
+        trial = resumed or self._live(purpose, self._request(recipe, step_limit, runs_compiled=runs_compiled))
         self._trials.append(trial)
         command = self._run.command_for(trial)
         self._observer(TrialEnded(trial=trial, was_resumed=resumed is not None, command=command))
         return trial
 
-    def _live(self, number: int, purpose: str, recipe: Recipe, step_limit: StepLimit | None) -> Trial:
+    def _live(self, purpose: str, request: TrialRequest) -> Trial:
+        number, recipe = len(self._trials) + 1, request.recipe
         estimate = self._traces.estimate_if_traceable(recipe)
         self._observer(TrialStarted(number=number, purpose=purpose, recipe=recipe))
-        request = self._request(recipe, step_limit)
         outcome = self._run_in_turn(request)
         if was_disturbed(outcome, budget_bytes=self._device.total_bytes):
             self._tell_once(f"trial {number} is run again: {outcome.evidence}")
@@ -99,7 +108,7 @@ class TrialSession:
             self._tell_once(note)
         return trial
 
-    def _request(self, recipe: Recipe, step_limit: StepLimit | None) -> TrialRequest:
+    def _request(self, recipe: Recipe, step_limit: StepLimit | None, *, runs_compiled: bool) -> TrialRequest:
         warmup_steps, timed_steps = (1, 2) if recipe.accumulation_steps > 1 else (2, 3)  # of two passes or more each
         return TrialRequest(
             source=source_of_trial(self._question, recipe),
@@ -113,6 +122,7 @@ class TrialSession:
             step_limit=step_limit,
             configured_learning_rate=self._question.subject.current.learning_rate,
             loader_limit_s=None if any(trial.fits for trial in self._trials) else DEFAULT_LOADER_LIMIT_S,
+            runs_compiled=runs_compiled,
         )
 
     def _run_in_turn(self, request: TrialRequest) -> Outcome:

@@ -61,6 +61,7 @@ def arrived(
     trainer_class: type[Any] = transformers.Trainer,
     evaluated: Any = None,
     sharding: Any = None,
+    compilation: Any = None,
     **options: Any,
 ) -> Any:
     """Return the workload as a child process gets it."""
@@ -75,6 +76,7 @@ def arrived(
         processing_class=None,
         eval_dataset=None if evaluated is None else Parcel(evaluated),
         sharding=sharding,
+        compilation=compilation,
         loader_arguments=loader_arguments(values),
     )
     step = TrainerStep(parts, model_init=make_model if model is None else None)
@@ -342,6 +344,42 @@ def test_fsdp_is_refused_in_its_first_version_and_where_it_offloads(
     arguments = transformers.TrainingArguments(str(tmp_path), use_cpu=True, fsdp=True, fsdp_config=settings)
     with pytest.raises(UsageError, match=problem):
         tune(arguments, model_init=make_model, train_dataset=samples())
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")  # of what compile imports
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # of what Dynamo looks at
+def test_a_model_that_the_arguments_compile_runs_compiled(arguments: Any) -> None:
+    workload = arrived(arguments, compilation={"backend": "eager", "mode": None})
+    model = workload.model().eval()  # which drops nothing out
+    batch = workload.batch(2)
+    torch._dynamo.utils.counters.clear()
+    compiled = workload.loss(model, batch)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
+    model._compiled_call_impl = None
+    torch.testing.assert_close(compiled, workload.loss(model, batch))
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, None),
+        ({"torch_compile": True}, {"backend": "inductor", "mode": None}),
+        ({"torch_compile_mode": "max-autotune"}, {"backend": "inductor", "mode": "max-autotune"}),
+        ({"torch_compile_backend": "AOT_EAGER"}, {"backend": "aot_eager", "mode": None}),
+    ],
+)
+def test_the_model_is_compiled_as_the_arguments_say(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    planned_by: Any,
+    settings: dict[str, Any],
+    expected: dict[str, Any] | None,
+) -> None:
+    for name in ("BACKEND", "MODE"):
+        monkeypatch.setenv(f"ACCELERATE_DYNAMO_{name}", "no")  # arguments set it for the whole process
+    arguments = transformers.TrainingArguments(str(tmp_path), use_cpu=True, **settings)
+    workload = planned_by(integration, lambda: tune(arguments, model_init=make_model, train_dataset=samples()))
+    assert workload.model.__self__._parts.compilation == expected
 
 
 def test_arguments_that_shard_are_planned_for_the_replicas_and_stay_as_they_are(

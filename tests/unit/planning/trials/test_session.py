@@ -71,6 +71,7 @@ def test_the_check_on_the_cpu_is_small_and_does_not_wait_for_a_step_without_end(
     monkeypatch.setattr(sessions, "run_in_turn", lambda request, **_: asked.append(request) or FITS)
     check_on_cpu(subject(Recipe(micro_batch_size=64)), session)
     assert [(each.recipe.micro_batch_size, each.step_limit) for each in asked] == [(2, StepLimit(limit_s=30.0))]
+    assert not asked[0].runs_compiled  # no more than a trace for the CPU is
 
 
 def test_steps_of_several_passes_are_fewer(session_on, monkeypatch) -> None:
