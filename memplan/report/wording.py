@@ -16,6 +16,7 @@ _SHORT_OUTCOMES = {
     OutcomeKind.ALLOCATOR_RETRIES: "retries",
     OutcomeKind.KERNEL_FAILURE: "kernel",
     OutcomeKind.NON_FINITE_LOSS: "NaN loss",
+    OutcomeKind.TOO_FEW_STEPS: "few steps",
 }
 
 _ON_THE_CPU = {"context": "interpreter and libraries", "allocator slack": "heap slack"}
