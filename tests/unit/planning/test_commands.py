@@ -179,6 +179,30 @@ def test_what_a_command_cannot_be_told_is_refused_before_anything_runs(template,
         subject_of(template, request_, **options)
 
 
+UNSET = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--batch-size', type=int, default=8)\n"
+OPEN = "{} leaves {} open: write the rate itself in the place of {{learning_rate}}, or set it there"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "hint"),
+    [
+        ("train.py", f"{UNSET}p.add_argument('--lr', type=float)\n", OPEN.format("train.py", "lr")),
+        ("train.py", f"{UNSET}p.add_argument('--lr', type=float, default=None)\n", OPEN.format("train.py", "lr")),
+        ("x.yaml", "batch_size: 8\nlearning_rate: null\n", OPEN.format("x.yaml", "learning_rate")),
+        ("x.yaml", "batch_size: 8\n", "x.yaml has none under a usual name: "),
+    ],
+)
+def test_a_rate_that_the_config_at_hand_leaves_open_is_not_looked_for_in_another(
+    tmp_path: Path, name: str, text: str, hint: str
+) -> None:
+    config = config_of(tmp_path, text, name=name)
+    command = CommandOptions(template=f"{PLAIN} {{learning_rate}}", config_path=config.path)
+    with pytest.raises(UsageError) as refused:
+        subject_of_command(command, config, PlanRequest())
+    assert refused.value.hint is not None
+    assert refused.value.hint.startswith(hint)
+
+
 def test_a_copy_of_a_config_that_is_one_of_several_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "base.py").write_text("data = dict(samples_per_gpu=4)\n")
     config = config_of(tmp_path, "_base_ = './base.py'\noptimizer = dict(type='SGD', lr=0.1)\n", name="x.py")
