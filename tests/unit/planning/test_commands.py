@@ -251,6 +251,16 @@ def test_a_script_that_ends_before_its_steps_is_told_with_those_it_took() -> Non
     assert any("after 10 optimizer" in note for note in command_notes(subject, trials[:1], subject.current))
 
 
+@pytest.mark.parametrize("placeholder", ["{micro_batch_size}", "{global_batch_size}", "{patched_config}"])
+def test_a_doubt_about_the_batch_names_the_placeholder_that_sets_it(tmp_path: Path, placeholder: str) -> None:
+    config = config_of(tmp_path, "batch_size: 4\n", name="x.yaml")
+    command = CommandOptions(template=f"python train.py {placeholder}", config_path=config.path)
+    subject, _ = subject_of_command(command, config, PlanRequest())
+    notes = command_notes(subject, (trial(4, 500), trial(9, 502)), subject.current)
+    doubt = f"the peaks at micro-batch 4 and 9 are alike: check that the script heeds what {placeholder} sets"
+    assert doubt in notes
+
+
 def test_peaks_that_do_not_follow_the_micro_batch_raise_a_doubt() -> None:
     subject, _ = subject_of(PLAIN)
     flat, rising = (trial(4, 500), trial(9, 502)), (trial(4, 500), trial(9, 520))
