@@ -325,6 +325,18 @@ def test_a_line_that_reads_the_config_asks_for_the_patch_where_there_is_one(tmp_
     assert notes_on_line_to_run(subject, config.recipe, None) == ()
 
 
+@pytest.mark.parametrize(("template", "flags"), [("t {patched_config}", False), ("t {micro_batch_size}", True)])
+def test_a_command_that_reads_the_config_alone_is_offered_no_flags_in_its_place(
+    tmp_path: Path, template: str, flags: bool
+) -> None:
+    config = config_of(tmp_path, "per_device_train_batch_size: 4\nlearning_rate: 0.001\n", name="args.yaml")
+    command = CommandOptions(template=template, config_path=config.path)
+    subject, request = subject_of_command(command, config, PlanRequest())
+    patch = write_patch(Recipe(micro_batch_size=8), subject, request, why="it fits")
+    assert patch is not None
+    assert patch.override_line == ("--per_device_train_batch_size 8" if flags else None)
+
+
 def test_an_edited_script_is_another_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     script = tmp_path / "train.py"
