@@ -42,6 +42,16 @@ def test_any_smaller_size_that_is_faster_below_the_band_is_named_with_its_option
     )
 
 
+def test_a_larger_size_that_is_faster_below_the_band_is_named_with_its_option() -> None:
+    runs = [CHOSEN, trial(48, 590, samples_per_s=30.0), trial(12, 440, samples_per_s=16.0)]
+    assert knee_reason(CHOSEN, runs, BAND) == (
+        "A larger size is faster: micro-batch 48 runs 30.0 samples/s with 59% of the device, below the band; "
+        "--min-util 0.55 recommends it."
+    )
+    inside = [CHOSEN, trial(48, 790, samples_per_s=30.0)]
+    assert knee_reason(CHOSEN, inside, BAND) is None
+
+
 def test_without_a_clearly_smaller_run_nothing_is_said() -> None:
     assert knee_reason(CHOSEN, [CHOSEN, trial(4, 200), trial(20, 700)], BAND) is None
 
