@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 # A size between these shares of another counts as half of it.
 _HALF = (0.4, 0.6)
+_TENFOLD = 9.0  # a gain beyond it shows a disturbed run rather than the size
 # A size is clearly smaller than another up to this share of it.
 _CLEARLY_SMALLER = 0.8
 
@@ -142,7 +143,8 @@ def _beside_other(name: str, other: Trial, speed_now: float, band: Band) -> str 
     gain = speed_now / measured.samples_per_s - 1
     size, speed = f"micro-batch {other.recipe.micro_batch_size}", f"{measured.samples_per_s:.1f} samples/s"
     if gain > EQUAL_THROUGHPUT:
-        return f"{name}, {size}, runs {speed}: the larger one gains {gain:.0%}."
+        gained = f"gains {gain:.0%}" if gain < _TENFOLD else "is more than ten times as fast"
+        return f"{name}, {size}, runs {speed}: the larger one {gained}."
     share = measured.peak_device_bytes / band.total_bytes
     standing = "as fast" if gain > -EQUAL_THROUGHPUT else "faster"
     said = f"{name} is {standing}: {size} runs {speed} with"

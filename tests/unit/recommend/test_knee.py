@@ -16,6 +16,11 @@ def test_a_doubling_that_gains_says_how_much() -> None:
     assert reason == "Half as large, micro-batch 12, runs 16.0 samples/s: the larger one gains 25%."
 
 
+def test_a_gain_beyond_tenfold_is_only_told_as_that() -> None:
+    reason = knee_reason(CHOSEN, [CHOSEN, trial(12, 440, samples_per_s=0.2)], BAND)
+    assert reason == "Half as large, micro-batch 12, runs 0.2 samples/s: the larger one is more than ten times as fast."
+
+
 def test_a_run_of_about_half_is_called_so() -> None:
     reason = knee_reason(CHOSEN, [CHOSEN, trial(11, 400, samples_per_s=16.0)], BAND)
     assert reason == "About half as large, micro-batch 11, runs 16.0 samples/s: the larger one gains 25%."
