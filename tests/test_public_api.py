@@ -58,5 +58,5 @@ def test_what_other_programs_make_and_read_has_its_fields_in_their_order() -> No
     assert list(memplan.Precision) == ["fp32", "tf32", "fp16", "bf16", "fp16-true", "bf16-true"]
     assert [str(each) for each in memplan.OutcomeKind] == [
         "fits", "out of memory (device)", "out of memory (host)", "allocator retries", "kernel failure", "user error",
-        "non-finite loss", "never stepped", "timeout", "crash",
+        "non-finite loss", "never stepped", "too few steps", "timeout", "crash",
     ]  # fmt: skip

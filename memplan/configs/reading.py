@@ -163,9 +163,22 @@ def require_present(document: Document, keys: KnobKeys) -> None:
     for name, found in keys.items():
         for key in found:
             if not contains(document.values, key):
+                _require_value(document, name, key)
                 near = near_matches(document.values, key)
                 hint = f"did you mean {' or '.join(near)}?" if near else "name a key of the config"
                 raise ConfigError(f"there is no key {key!r} for {name}", where=str(document.path), hint=hint)
+
+
+def _require_value(document: Document, name: KnobName, key: str) -> None:
+    """Tell a key that the file has, but sets no known value, from one that is not there.
+
+    Raises:
+        ConfigError: the file has the key.
+    """
+    location = document.language.locate(document.source.text, key)
+    if location is not None and location.obstacle is not None:
+        problem = f"{key} cannot be {name}: {location.obstacle}"
+        raise ConfigError(problem, where=f"{document.path}:{location.line}", hint="give it a value there")
 
 
 def _remarks_on(document: Document, ecosystem: Ecosystem, keys: KnobKeys, *, declared: KnobKeys) -> tuple[str, ...]:

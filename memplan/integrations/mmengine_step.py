@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from mmengine.logging import MessageHub
 from mmengine.optim import OptimWrapperDict, build_optim_wrapper
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.runner import Runner
@@ -83,6 +84,17 @@ class RunnerStep(FrameworkStep):
         for name in self._modules:
             importlib.import_module(name)
         self._loader = self._built_loader("train_dataloader", **_SINGLE)
+        self._tell_the_message_hub()
+
+    def _tell_the_message_hub(self) -> None:
+        """Tell models and preprocessors where training stands at its start, as the Runner's hook does."""
+        lengths = self._opened().get("train_cfg") or {}
+        epochs = lengths.get("max_epochs") or 1
+        stands = {"loop_stage": "train", "epoch": 0, "iter": 0, "max_epochs": epochs}
+        stands["max_iters"] = lengths.get("max_iters") or epochs * len(self._loader)
+        if hasattr(self._loader.dataset, "metainfo"):
+            stands["dataset_meta"] = self._loader.dataset.metainfo
+        MessageHub.get_current_instance().update_info_dict(stands)
 
     def _built_loader(self, key: str, **changes: Any) -> Any:
         settings = {**copy.deepcopy(self._opened()[key]), **changes}

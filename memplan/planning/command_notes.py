@@ -38,7 +38,7 @@ def command_notes(subject: Subject, trials: Sequence[Trial], recipe: Recipe) -> 
         notes.append(f"the precision is the command's own and is shown as {subject.current.precision}")
     if subject.as_written(recipe).precision != recipe.precision:
         notes.append(f"the config has no word for {recipe.precision}: only the line to run sets it")
-    notes += _note_on_flat_peaks(trials) or _note_on_unfilled_batches(trials)
+    notes += _note_on_flat_peaks(trials, template) or _note_on_unfilled_batches(trials)
     notes += _note_on_slow_starts(trials, subject.source.steps)
     notes.append(_note_on_what_follows(trials, subject.source.steps))
     if template.has(PlaceholderName.STEPS):
@@ -60,7 +60,7 @@ def notes_on_line_to_run(subject: Subject, recipe: Recipe, patch: ConfigPatch | 
     return (f"the line to run leaves out {left}, which belongs to the change",) if left else ()
 
 
-def _note_on_flat_peaks(trials: Sequence[Trial]) -> list[str]:
+def _note_on_flat_peaks(trials: Sequence[Trial], template: CommandTemplate) -> list[str]:
     """Doubt that the command uses the micro-batch, if twice the samples made no difference to peak and time."""
     read = [(trial.recipe.micro_batch_size, found) for trial in trials if (found := trial.outcome.measurement)]
     read.sort(key=lambda each: (each[0], each[1].peak_process_bytes))
@@ -70,8 +70,10 @@ def _note_on_flat_peaks(trials: Sequence[Trial]) -> list[str]:
     is_as_large = largest.peak_process_bytes <= least.peak_process_bytes * (1 + _NOTICEABLE_SHARE)
     if not (is_as_large and _is_as_long(least, largest)):
         return []
-    sizes = f"{fewest} and {most}"
-    return [f"the peaks at micro-batch {sizes} are alike: check that the script heeds what {{micro_batch_size}} sets"]
+    placeholder = f"{{{template.batch_placeholder}}}"
+    return [
+        f"the peaks at micro-batch {fewest} and {most} are alike: check that the script heeds what {placeholder} sets"
+    ]
 
 
 def _note_on_unfilled_batches(trials: Sequence[Trial]) -> list[str]:

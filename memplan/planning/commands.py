@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan.configs import PatchStyle, for_replicas, read_config
+from memplan.configs import KnobName, PatchStyle, for_replicas, read_config
+from memplan.configs.ecosystems.usual_names import declared_without_value
 from memplan.errors import ConfigError, MemplanError, UsageError
 from memplan.planning.subject import Subject, subject_of_config
 from memplan.plans.changes import COMMAND_PRECISION
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _FEWEST_ASKED_STEPS = 3  # two until memory has settled, and one to time
 _DEFAULT_STEPS = 10
 _FIRST_MICRO_BATCH = 4
+_RATE = "{learning_rate}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +150,8 @@ def subject_of_command(
         config_path=None if command.config_path is None else str(command.config_path),
         working_folder=str(Path.cwd()),
     )
+    if template.has(PlaceholderName.LEARNING_RATE) and current.learning_rate is None:
+        raise _unknown_rate(config)
     fill_command(source, current)  # raises for a missing placeholder before anything runs
     if request.global_batch_size is not None and not template.sets(PlaceholderName.ACCUMULATION_STEPS):
         raise UsageError(
@@ -175,6 +179,18 @@ def _require_one_file(config: UserConfig | None) -> None:
         raise UsageError(
             problem, where="command", hint="write an option of the script for the batch size: {micro_batch_size}"
         )
+
+
+def _unknown_rate(config: UserConfig | None) -> UsageError:
+    """Return the error for a command that is to be given a rate which nothing sets."""
+    write = f"write the rate itself in the place of {_RATE}"
+    if config is None:
+        hint = f"name a config that sets it, or {write}"
+    elif (unset := declared_without_value(config.document, KnobName.LEARNING_RATE)) is not None:
+        hint = f"{config.path.name} leaves {unset} open: {write}, or set it there"
+    else:
+        hint = f"{config.path.name} has none under a usual name: {write}, or name its key by --map learning_rate=KEY"
+    return UsageError(f"the command has {_RATE}, and memplan does not know it", where="command", hint=hint)
 
 
 def _first_recipe(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 # A size between these shares of another counts as half of it.
 _HALF = (0.4, 0.6)
+_TENFOLD = 9.0  # a gain beyond it shows a disturbed run rather than the size
 # A size is clearly smaller than another up to this share of it.
 _CLEARLY_SMALLER = 0.8
 
@@ -91,22 +92,25 @@ def _between(shares: tuple[float, float], trials: Sequence[Trial], recipe: Recip
 def knee_reason(chosen: Trial, trials: Sequence[Trial], band: Band) -> str | None:
     """Say what the chosen micro-batch gains over a smaller one, or loses to a larger one; None where no run shows it.
 
-    A smaller size in the band that is as fast would have been chosen; one below the band is named with the option that
-    has it chosen, because the band is what was asked for.
+    A smaller size in the band that is as fast would have been chosen; one below the band, also a larger one where the
+    peak does not follow the size, is named with the option that has it chosen, because the band is what was asked for.
     """
     speed_now = fastest_run(chosen.recipe, (chosen, *trials))
     if speed_now is None:
         return None
     faster = _fastest_smaller(chosen.recipe, trials, speed_now)
     if faster is not None:
-        return _beside_smaller("A smaller size", faster, speed_now, band)
+        return _beside_other("A smaller size", faster, speed_now, band)
+    below = _fastest_larger_below(chosen.recipe, trials, speed_now, band)
+    if below is not None:
+        return _beside_other("A larger size", below, speed_now, band)
     half = half_of(trials, chosen.recipe)
     if half is not None:
         is_exact = abs(chosen.recipe.micro_batch_size - 2 * half.recipe.micro_batch_size) <= 1
-        return _beside_smaller("Half as large" if is_exact else "About half as large", half, speed_now, band)
+        return _beside_other("Half as large" if is_exact else "About half as large", half, speed_now, band)
     smaller = _between((_HALF[1], _CLEARLY_SMALLER), trials, chosen.recipe)
     if smaller:
-        return _beside_smaller("A smaller size", smaller[-1], speed_now, band)
+        return _beside_other("A smaller size", smaller[-1], speed_now, band)
     return _beside_larger(chosen.recipe, trials, speed_now)
 
 
@@ -118,14 +122,29 @@ def _fastest_smaller(recipe: Recipe, trials: Sequence[Trial], speed_now: float) 
     return fastest if is_faster and fastest is not half_of(trials, recipe) else None
 
 
-def _beside_smaller(name: str, other: Trial, speed_now: float, band: Band) -> str | None:
+def _fastest_larger_below(recipe: Recipe, trials: Sequence[Trial], speed_now: float, band: Band) -> Trial | None:
+    """Return the fastest run of a larger micro-batch that is faster and below the band, as where evaluation peaks."""
+    larger = [
+        each
+        for each in comparable(trials, recipe)
+        if each.recipe.micro_batch_size > recipe.micro_batch_size
+        and each.outcome.measurement is not None
+        and band.place(each.outcome.measurement.peak_device_bytes) is Place.BELOW
+    ]
+    fastest = max(larger, key=lambda each: each.samples_per_s or 0.0, default=None)
+    is_faster = fastest is not None and (fastest.samples_per_s or 0.0) > speed_now * (1 + EQUAL_THROUGHPUT)
+    return fastest if is_faster else None
+
+
+def _beside_other(name: str, other: Trial, speed_now: float, band: Band) -> str | None:
     measured = other.outcome.measurement
     if measured is None:
         return None
     gain = speed_now / measured.samples_per_s - 1
     size, speed = f"micro-batch {other.recipe.micro_batch_size}", f"{measured.samples_per_s:.1f} samples/s"
     if gain > EQUAL_THROUGHPUT:
-        return f"{name}, {size}, runs {speed}: the larger one gains {gain:.0%}."
+        gained = f"gains {gain:.0%}" if gain < _TENFOLD else "is more than ten times as fast"
+        return f"{name}, {size}, runs {speed}: the larger one {gained}."
     share = measured.peak_device_bytes / band.total_bytes
     standing = "as fast" if gain > -EQUAL_THROUGHPUT else "faster"
     said = f"{name} is {standing}: {size} runs {speed} with"

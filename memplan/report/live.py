@@ -1,4 +1,4 @@
-"""The live view of a plan: a progress bar for the running trial, one line for each that ended."""
+"""The live view of a plan: a progress bar for the running trial or lines in a log, and one for each that ended."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from rich.text import Text
 
 from memplan.progress import Notice, PlanStarted, Stage, TrialAdvanced, TrialEnded, TrialStarted
 from memplan.report.facts import trial_row
+from memplan.report.late_lines import LateLines
 from memplan.report.layout import hanging
 from memplan.report.plan_heading import NAME_COLUMNS, plan_heading
 from memplan.report.trial_tables import EVIDENCE_INDENT, trial_lines
@@ -22,10 +23,16 @@ if TYPE_CHECKING:
 
 
 class LiveView:
-    """Follow the events of a plan on a terminal; elsewhere, only the lines that end a trial are printed."""
+    """Follow the events of a plan: on a terminal by a progress bar, elsewhere by lines while it takes long.
 
-    def __init__(self, console: Console) -> None:
+    Args:
+        console: where it is shown.
+        first_after_s: how long work goes on elsewhere before a line says so, in seconds; None for the usual.
+    """
+
+    def __init__(self, console: Console, *, first_after_s: float | None = None) -> None:
         self._console = console
+        self._late_lines = LateLines(self._say_late, first_after_s)
         self._progress = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
@@ -50,6 +57,7 @@ class LiveView:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._late_lines.end()
         self._progress.stop()
 
     def __call__(self, event: Event) -> None:
@@ -66,6 +74,7 @@ class LiveView:
             case TrialStarted(number=number, purpose=purpose, recipe=recipe):
                 self._begin(f"trial {number}  {purpose}  {recipe}")
             case TrialAdvanced(doing=doing, done_steps=done, total_steps=total):
+                self._late_lines.advance(f"{doing}, {done} of {total} steps" if total > 1 else doing)
                 if self._task is not None:
                     self._progress.update(self._task, completed=done, total=total, doing=doing)
             case TrialEnded(trial=trial, was_resumed=was_resumed, command=command):
@@ -75,10 +84,16 @@ class LiveView:
 
     def _begin(self, description: str) -> None:
         self._end()
+        if not self._console.is_interactive:
+            self._late_lines.begin(description)
         self._progress.start()
         self._task = self._progress.add_task(description, total=None, doing="")
 
+    def _say_late(self, line: str) -> None:
+        self._console.print(Text(line, style="dim"))
+
     def _end(self) -> None:
+        self._late_lines.end()
         if self._task is not None:
             self._progress.remove_task(self._task)
             self._task = None

@@ -10,12 +10,14 @@ from memplan.units import format_bytes
 NOTHING = "-"
 RECIPE_SIZES = "micro-batch x accumulation"
 
+_FOUR_FIGURES = 999.5  # rounded to three, it would be written as 1.00e+03
 _SHORT_OUTCOMES = {
     OutcomeKind.DEVICE_OUT_OF_MEMORY: "OOM device",
     OutcomeKind.HOST_OUT_OF_MEMORY: "OOM host",
     OutcomeKind.ALLOCATOR_RETRIES: "retries",
     OutcomeKind.KERNEL_FAILURE: "kernel",
     OutcomeKind.NON_FINITE_LOSS: "NaN loss",
+    OutcomeKind.TOO_FEW_STEPS: "few steps",
 }
 
 _ON_THE_CPU = {"context": "interpreter and libraries", "allocator slack": "heap slack"}
@@ -66,4 +68,4 @@ def rate_text(samples_per_s: float | None) -> str:
     """Write samples per second with three figures, all of those before the point, or a dash."""
     if samples_per_s is None:
         return NOTHING
-    return f"{samples_per_s:#.3g}".removesuffix(".") if samples_per_s < 1000 else f"{samples_per_s:.0f}"
+    return f"{samples_per_s:#.3g}".removesuffix(".") if samples_per_s < _FOUR_FIGURES else f"{samples_per_s:.0f}"

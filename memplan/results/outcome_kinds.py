@@ -16,6 +16,7 @@ class OutcomeKind(StrEnum):
     USER_ERROR = "user error"
     NON_FINITE_LOSS = "non-finite loss"
     NEVER_STEPPED = "never stepped"
+    TOO_FEW_STEPS = "too few steps"
     TIMEOUT = "timeout"
     CRASH = "crash"
 

@@ -109,6 +109,10 @@ class Ecosystem(ABC):
         """Return what a user should know about this config and the keys of its knobs, one phrase each."""
         return ()
 
+    def remarks_on_patch(self, config: UserConfig, assignments: Sequence[Assignment]) -> tuple[str, ...]:
+        """Return what a user should know about a patch that sets these values, one phrase each."""
+        return ()
+
     def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:
         """Return why the config cannot express a recipe, or None."""
         return obstacle_of_single_values(config, recipe, names=RECIPE_KNOBS)

@@ -16,7 +16,6 @@ from memplan.configs.ecosystems.openmmlab import (
     OpenMMLab,
     at_run_time,
     before_run_time,
-    remarks_on_runtime_rate,
 )
 from memplan.configs.keys import contains, get, with_value
 from memplan.configs.knob_changes import additions, assigned, obstacle_of_single_values, single_assignments
@@ -97,7 +96,7 @@ class MMEngine(OpenMMLab):
 
     def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
         """Return what users easily overlook in these configs."""
-        found = remarks_on_runtime_rate(document.values)
+        found: list[str] = []
         if not keys.get(KnobName.LEARNING_RATE):
             found.append("the config has no optim_wrapper.optimizer.lr, so its learning rates are left alone")
         if "activation_checkpointing" in document.values:

@@ -47,6 +47,18 @@ class OpenMMLab(Ecosystem):
         """Return options of the train script; older repositories call them ``--options``."""
         return cfg_options(assignments)
 
+    def remarks_on_patch(self, config: UserConfig, assignments: Sequence[Assignment]) -> tuple[str, ...]:
+        """Return what a user should know about a rate that is or may be scaled at run time."""
+        rate = config.knob(KnobName.LEARNING_RATE)
+        is_set = rate is not None and rate.key in {each.key for each in assignments}
+        if get(config.values, _SCALES) is True:
+            return (
+                "auto_scale_lr is enabled: the patch changes only what the runner's scaling of the rate leaves out",
+            )
+        if is_set and contains(config.values, "auto_scale_lr"):
+            return ("do not pass --auto-scale-lr with the patched config: it already holds the scaled rate",)
+        return ()
+
     def on_replicas(self, config: UserConfig, recipe: Recipe, world_size: int) -> Recipe:
         """Return a recipe for another number of replicas, with the learning rate that the runner uses there."""
         moved = super().on_replicas(config, recipe, world_size)
@@ -122,17 +134,6 @@ def before_run_time(config: UserConfig, change: RecipeChange, assignment: Assign
         return assignment
     rate = assignment.value / _factor(config.values, change.recipe)
     return replace(assignment, value=same_kind(rate, assignment.value))
-
-
-def remarks_on_runtime_rate(values: Mapping[str, Any]) -> list[str]:
-    """Return what a user should know about a rate that is or may be scaled at run time."""
-    if get(values, _SCALES) is True:
-        return [
-            "auto_scale_lr is enabled: the rate shown is the runner's, and only what its scaling leaves out is changed"
-        ]
-    if contains(values, "auto_scale_lr"):
-        return ["do not pass --auto-scale-lr with the patched config: it already holds the scaled rate"]
-    return []
 
 
 def _factor(values: Mapping[str, Any], recipe: Recipe) -> float:

@@ -16,7 +16,6 @@ from memplan.configs.ecosystems.openmmlab import (
     OpenMMLab,
     at_run_time,
     before_run_time,
-    remarks_on_runtime_rate,
 )
 from memplan.configs.keys import contains, get
 from memplan.configs.knob_changes import assigned, obstacle_of_single_values, reason_for, single_assignments
@@ -75,7 +74,7 @@ class OpenMMLab0(OpenMMLab):
     def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:
         """Return what users easily overlook in these configs."""
         values = document.values
-        found = remarks_on_runtime_rate(values)
+        found: list[str] = []
         if _section(values, "fp16") and _is_iteration_based(values) and _hook(values) not in (_HALF, _HALF_CUMULATIVE):
             found.append(
                 "fp16 without an Fp16OptimizerHook is taken as fp16 training, but mmseg 0.x ignores it in training"

@@ -18,6 +18,7 @@ from memplan.configs.ecosystems.usual_names import (
     MAE_STEPS,
     STEP_LENGTHS,
     USUAL_NAMES,
+    declared_without_value,
     listed,
     remark_on_accumulation,
     remark_on_lengths,
@@ -88,7 +89,7 @@ class _ScriptFlags(Ecosystem):
         if _computes_rate(document):
             found.append("lr is unset: the script scales blr with the global batch itself, so no rate is written")
         elif not keys.get(KnobName.LEARNING_RATE):
-            found.append("no learning rate was found under its usual names; name it with --map learning_rate=NAME")
+            found.append(self._remark_on_no_rate(document))
 
         def written(key: str) -> str:
             return self.flag(document, key)
@@ -98,6 +99,13 @@ class _ScriptFlags(Ecosystem):
         found += remark_on_accumulation(document.values, keys, written=written)
         rates = remark_on_rates(document.values, keys, written=written)
         return (*found, *_remarks_on_lengths(document, keys, written), *rates)
+
+    def _remark_on_no_rate(self, document: Document) -> str:
+        unset = declared_without_value(document, KnobName.LEARNING_RATE)
+        location = None if unset is None else self.language.locate(document.source.text, unset)
+        if unset is None or location is None:
+            return "no learning rate was found under its usual names; name it with --map learning_rate=NAME"
+        return f"{self.flag(document, unset)} is not known, as {location.obstacle}: no learning rate is written"
 
     def flag(self, document: Document, key: str) -> str:
         """Return how the command line of the script calls an argument."""

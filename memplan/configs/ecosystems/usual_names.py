@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
+    from memplan.configs.documents import Document
     from memplan.configs.user_config import KnobKeys
 
 MAE_STEPS = "accum_iter"  # MAE and its descendants
@@ -78,6 +79,13 @@ _RATE = re.compile(
 _ACCUMULATION = re.compile(r".*accum.*|(.+_)?acc_steps|(grad|gradient)_acc|iter_size|update_freq(uency)?")
 # May be the precision of the training, of one part, or of the weights.
 _SWITCH = re.compile(r"(use_|enable_)?(amp|fp16|bf16|half|mixed_precision|autocast)|(amp_|torch_)?dtype")
+
+
+def declared_without_value(document: Document, name: KnobName) -> str | None:
+    """Return the usual name of a knob that a file has at its top level and gives no value to; None for none."""
+    text, values = document.source.text, document.values
+    found = (each for each in USUAL_NAMES[name] if values.get(each) is None)
+    return next((each for each in found if document.language.locate(text, each) is not None), None)
 
 
 def remark_on_lengths(

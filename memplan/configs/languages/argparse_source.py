@@ -70,7 +70,7 @@ def locate_in_arguments(text: str, key: str) -> Location | None:
     place, obstacle = same[0].default or same[0].call, None
     if len({each.default for each in same}) > 1:
         place, obstacle = same[0].call, "it is declared more than once"
-    elif same[0].default is None:
+    elif same[0].default is None or (isinstance(same[0].default, ast.Constant) and same[0].default.value is None):
         obstacle = "it has no default"
     elif not _is_literal(same[0].default):
         obstacle = "its default is computed"

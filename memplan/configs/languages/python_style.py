@@ -48,14 +48,52 @@ def style_of(text: str) -> PythonStyle:
 
 
 def is_program(text: str) -> bool:
-    """Whether a Python text trains when it is run: it calls ``backward``, or its own main function."""
+    """Whether a Python text trains when it is run.
+
+    It calls ``backward``, reads its command line where it is read itself, or its main part calls a function of its own
+    or hands one, or a class of its own, to another package: ``CLI(main)``, ``tyro.cli(Config)``.
+    """
     body = statements(text) or []
-    own = {each.name for each in body if isinstance(each, ast.FunctionDef)}
     main_parts = [each for each in body if isinstance(each, ast.If) and "__name__" in ast.unparse(each.test)]
     calls = [each.func for part in body for each in ast.walk(part) if isinstance(each, ast.Call)]
-    in_main = [each.func for part in main_parts for each in ast.walk(part) if isinstance(each, ast.Call)]
     goes_backward = any(isinstance(each, ast.Attribute) and each.attr == "backward" for each in calls)
-    return goes_backward or any(isinstance(each, ast.Name) and each.id in own for each in in_main)
+    return goes_backward or any(map(_reads_command_line, body)) or any(_starts(body, each) for each in main_parts)
+
+
+def _reads_command_line(statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return False
+    return any(isinstance(each, ast.Attribute) and ast.unparse(each) == "sys.argv" for each in ast.walk(statement))
+
+
+def _starts(body: list[ast.stmt], main_part: ast.stmt) -> bool:
+    """Whether the main part of a file starts what the file defines."""
+    functions = {each.name for each in body if isinstance(each, ast.FunctionDef)}
+    own = functions | {each.name for each in body if isinstance(each, ast.ClassDef)}
+    foreign = {name for each in body for name in _foreign_names(each)}
+    return any(
+        _names_in(call.func) & functions
+        or (_names_in(call.func) & foreign and any(_names_in(each) & own for each in _handed_to(call)))
+        for call in _calls_besides_printing(main_part)
+    )
+
+
+def _calls_besides_printing(node: ast.AST) -> Iterator[ast.Call]:
+    """Yield the calls in a statement, without those that only show what a config holds."""
+    if isinstance(node, ast.Call):
+        if ast.unparse(node.func).rpartition(".")[2] in ("print", "pprint"):
+            return
+        yield node
+    for each in ast.iter_child_nodes(node):
+        yield from _calls_besides_printing(each)
+
+
+def _handed_to(call: ast.Call) -> list[ast.expr]:
+    return [*call.args, *(each.value for each in call.keywords)]
+
+
+def _names_in(expression: ast.expr) -> set[str]:
+    return {each.id for each in ast.walk(expression) if isinstance(each, ast.Name)}
 
 
 def statements(text: str) -> list[ast.stmt] | None:

@@ -86,6 +86,11 @@ def _joined(own: tuple[UserConfig, Draft], *beside: tuple[UserConfig, Draft]) ->
         notes=(
             *(note for _, each in drafts for note in each.notes),
             *(
+                remark
+                for each, made in drafts
+                for remark in ecosystem_named(each.format_name).remarks_on_patch(each, made.assignments)
+            ),
+            *(
                 f"{key} follows from what changes: {get(each.values, key)} in place of {get(before.values, key)}"
                 for (before, _), each in zip(drafts, proofs, strict=True)
                 for key in each.following

@@ -19,6 +19,7 @@ from memplan.estimators.absent_card.card_streams import (
     default_stream,
     entered,
 )
+from memplan.estimators.absent_card.tensor_types import tensor_types
 from memplan.training.dense_parts import wraps_others
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from memplan.devices.cards import DeviceSpec
 
 _HALF_FROM = 8  # major version from which bfloat16 and TF32 are native (torch.cuda.is_bf16_supported)
-_LEGACY_TYPES = ("Float", "Double", "Half", "BFloat16", "Byte", "Char", "Short", "Int", "Long", "Bool")
 _RETURNING_NONE = (
     "set_device", "synchronize", "reset_peak_memory_stats", "reset_max_memory_allocated", "ipc_collect",
     "set_per_process_memory_fraction", "set_rng_state", "set_rng_state_all", "set_stream", "reset_max_memory_cached",
@@ -82,7 +82,7 @@ def card_answers(device: DeviceSpec, capability: tuple[int, int]) -> dict[str, C
     answers: dict[str, Callable[..., Any]] = {name: always(value) for name, value in fixed.items()}
     answers |= {name: always(None) for name in _RETURNING_NONE}
     answers |= {name: always(0) for name in _READINGS}
-    answers |= {f"{name}Tensor": getattr(torch, f"{name}Tensor") for name in _LEGACY_TYPES}
+    answers |= tensor_types()
     answers["is_bf16_supported"] = lambda including_emulation=True: including_emulation or major >= _HALF_FROM
     answers["get_rng_state"] = lambda *_device, **_named: torch.get_rng_state()
     answers["get_rng_state_all"] = lambda: [torch.get_rng_state()]

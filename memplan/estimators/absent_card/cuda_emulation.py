@@ -27,6 +27,7 @@ from memplan.estimators.absent_card.card_answers import (
 )
 from memplan.estimators.absent_card.card_presence import CardPresence
 from memplan.estimators.absent_card.host_copies import HostCopies
+from memplan.estimators.absent_card.tensor_types import setting_default
 from memplan.estimators.fake_tensors.replaced import replaced
 from memplan.user_places import is_called_by_user
 
@@ -99,6 +100,7 @@ class CudaEmulation(TorchFunctionMode):
         for module, name in _ASKING_FOR_OVERRIDES:
             self._replace(module, name, _asking_without_emulation(getattr(module, name)))
         self._replace(torch, "Generator", StandInGenerator)
+        self._replace(torch, "set_default_tensor_type", setting_default(torch.set_default_tensor_type))
         self._replace(torch.Tensor, "record_stream", always(None))
         self._replace(saved_tensors_hooks, "__init__", self._with_mode_in_hooks(saved_tensors_hooks.__init__))
         device: Any = FakeTensor.device  # a property that bypasses function modes

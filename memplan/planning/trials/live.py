@@ -100,7 +100,7 @@ class LiveSearch:
             WorkloadError: the user's code raised; ``detail`` holds its traceback.
         """
         trial = self._session.try_recipe(self._subject.current, self._subject.current_name)
-        if trial.outcome.kind in (OutcomeKind.USER_ERROR, OutcomeKind.NEVER_STEPPED):
+        if trial.outcome.kind in (OutcomeKind.USER_ERROR, OutcomeKind.NEVER_STEPPED, OutcomeKind.TOO_FEW_STEPS):
             raise WorkloadError(trial.outcome.evidence, detail=trial.outcome.log_tail)
         if measured := trial.outcome.measurement:
             self._traces.learn(trial.recipe, measured)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _WORTH_KEEPING = frozenset(OutcomeKind) - {
     OutcomeKind.USER_ERROR,
     OutcomeKind.NEVER_STEPPED,
+    OutcomeKind.TOO_FEW_STEPS,
     OutcomeKind.CRASH,
     OutcomeKind.KERNEL_FAILURE,
 }

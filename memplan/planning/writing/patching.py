@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 from memplan.errors import PatchError
 from memplan.plans.changes import COMMAND_PRECISION, change_to, original_recipe, patch_of, with_scaled_rate
+from memplan.probe.commands.template import PlaceholderName, parse_template
 from memplan.recommend.scaling import rule_remark, trust_warning
+from memplan.workload import TrainingCommand
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -110,5 +112,13 @@ def write_patch(
         change = replace(change, options={**change.options, COMMAND_PRECISION: str(recipe.precision)})
     if loader:
         with contextlib.suppress(PatchError):
-            return patch_of(subject.config, replace(change, loader=loader), request)
-    return patch_of(subject.config, change, request)
+            return _as_read(patch_of(subject.config, replace(change, loader=loader), request), subject)
+    return _as_read(patch_of(subject.config, change, request), subject)
+
+
+def _as_read(patch: ConfigPatch | None, subject: Subject) -> ConfigPatch | None:
+    """Offer no flags in place of the patch to a command that reads the config alone."""
+    source, placeholder = subject.source, PlaceholderName.PATCHED_CONFIG
+    if patch is None or not isinstance(source, TrainingCommand) or not parse_template(source.template).has(placeholder):
+        return patch
+    return replace(patch, override_line=None)

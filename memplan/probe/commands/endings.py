@@ -75,8 +75,8 @@ def judge_ending(ending: CommandEnding) -> TrialVerdict | None:
         return None
     if any(isinstance(event, StepSkipped) for event in ending.events):
         return TrialVerdict(kind=OutcomeKind.NON_FINITE_LOSS, evidence="the gradient scaler skipped every step")
-    evidence = f"the command ended by itself, and {why_no_steps(ending.events)}{_last_words(ending)}"
-    return TrialVerdict(kind=OutcomeKind.NEVER_STEPPED, evidence=evidence)
+    verdict = without_enough_steps(ending.events)
+    return replace(verdict, evidence=f"the command ended by itself, and {verdict.evidence}{_last_words(ending)}")
 
 
 def judge_place(events: Sequence[Event], request: TrialRequest) -> TrialVerdict | None:
@@ -106,8 +106,13 @@ def steps_taken(events: Sequence[Event]) -> int:
     return max((event.step for event in events if isinstance(event, StepEnded)), default=0)
 
 
-def why_no_steps(events: Sequence[Event]) -> str:
-    """Say how far a command came on its way to the first optimizer steps."""
+def without_enough_steps(events: Sequence[Event]) -> TrialVerdict:
+    """Judge a command that took fewer optimizer steps than are needed, by how far it came on its way there."""
+    kind = OutcomeKind.TOO_FEW_STEPS if steps_taken(events) else OutcomeKind.NEVER_STEPPED
+    return TrialVerdict(kind=kind, evidence=_why_no_steps(events))
+
+
+def _why_no_steps(events: Sequence[Event]) -> str:
     if steps_taken(events):
         return f"took no more than {steps_taken(events)} optimizer step; {_FEWEST_MEASURED_STEPS} are needed"
     if not any(isinstance(event, ProcessStarted) for event in events):

@@ -6,6 +6,7 @@ here that needs it is called.
 
 from __future__ import annotations
 
+import sys
 import sysconfig
 import traceback
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 _RLIMIT_SLACK_BYTES = 128 << 20
 _NEAR_BUDGET_SHARE = 0.9
+_SCRIPT_FOLDERS = tuple({sysconfig.get_path("scripts"), sysconfig.get_path("scripts", "posix_user")})
 
 
 def _cards_of(tensors: list[Any]) -> set[int]:
@@ -146,8 +148,14 @@ def chain_of(error: BaseException) -> list[dict[str, object]]:
 
 
 def place_of(error: BaseException) -> str | None:
-    """Name the innermost line outside of installed packages and of Python's own library."""
-    frames = traceback.extract_tb(error.__traceback__)
-    foreign = ("<", sysconfig.get_path("stdlib"))
-    own = [each for each in frames if "-packages" not in each.filename and not each.filename.startswith(foreign)]
-    return f"{own[-1].filename}:{own[-1].lineno}" if own else None
+    """Name the innermost line of the user's own files; where none is on the way, as in ``yolo train``, of a package.
+
+    Not named are Python's own library, PyTorch, the starters of console scripts and what observes the script.
+    """
+    torch = sys.modules.get("torch")
+    skipped = ("<", str(Path(__file__).parent), *_SCRIPT_FOLDERS, *(() if torch is None else torch.__path__))
+    library = sysconfig.get_path("stdlib")
+    named = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(skipped)]
+    packages = [each for each in named if "-packages" in each.filename]
+    own = [each for each in named if each not in packages and not each.filename.startswith(library)]
+    return next((f"{each.filename}:{each.lineno}" for each in (*own[-1:], *packages[-1:])), None)

@@ -24,6 +24,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_MORE_PASSES = (
+    "optimizer steps make more backward passes than asked for: does the script accumulate by itself, or go backward "
+    "from several losses?"
+)
+_FEWER_PASSES = (
+    "optimizer steps make fewer backward passes than asked for: does the script heed what {accumulation_steps} sets?"
+)
 _WARMUP_SHARE = 3  # a third of the steps, two at least, is warm-up: compilers and autotuners work there
 
 
@@ -129,9 +136,8 @@ def notes_on(events: Sequence[Event], recipe: Recipe) -> tuple[str, ...]:
             f"processes that took optimizer steps: {replicas}, replicas planned for: {recipe.world_size}; "
             "--world-size says how many there are"
         )
-    if replicas and passes != recipe.accumulation_steps:
-        asked = recipe.accumulation_steps
-        notes.append(f"backward passes in an optimizer step: {passes}, asked for: {asked}; does the script accumulate?")
+    if replicas and passes != recipe.accumulation_steps:  # without the number: a warm-up may have another in each trial
+        notes.append(_MORE_PASSES if passes > recipe.accumulation_steps else _FEWER_PASSES)
     notes += map(search_note, _searched_bytes(events))
     failures = (event.text.splitlines()[-1] for event in events if isinstance(event, HookFailed))
     notes += [f"the script could not be watched all through: {text}" for text in list(failures)[:1]]

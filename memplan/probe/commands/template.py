@@ -74,6 +74,11 @@ class CommandTemplate:
         """Whether the command has a placeholder of that name."""
         return any(isinstance(piece, Placeholder) and piece.name is name for piece in self.pieces)
 
+    @property
+    def batch_placeholder(self) -> PlaceholderName:
+        """The placeholder by which the command gets its batch size."""
+        return next(each for each in _BATCH_SIZES if self.has(each))
+
     def sets(self, name: PlaceholderName) -> bool:
         """Whether the command takes what a placeholder stands for, by itself or in the config that it reads."""
         return self.has(name) or self.has(PlaceholderName.PATCHED_CONFIG)

@@ -22,7 +22,7 @@ from memplan.probe.commands.endings import (
     judge_place,
     judge_steps,
     steps_taken,
-    why_no_steps,
+    without_enough_steps,
 )
 from memplan.probe.commands.events import EventFile, OptimizerBuilt, StepEnded, StepsFinished, StepSkipped
 from memplan.probe.commands.readings import OutsideReadings, measure, notes_on, training_pids, warmup_of
@@ -77,7 +77,7 @@ def run_command_trial(
     if measurement is not None:
         verdict = judge_steps(measurement, watch.events, request)
     elif verdict is None:
-        verdict = TrialVerdict(kind=OutcomeKind.NEVER_STEPPED, evidence=why_no_steps(watch.events))
+        verdict = without_enough_steps(watch.events)
     return Outcome(
         kind=verdict.kind,
         evidence=verdict.evidence,
@@ -224,14 +224,14 @@ class _Watch:
         limit_s = self._request.build_limit_s if since is None else self._request.time_limit_s
         if running_s <= limit_s:
             return None
-        done = f"{steps} {'step' if steps == 1 else 'steps'}" if steps else why_no_steps(self.events)
+        done = f"{steps} {'step' if steps == 1 else 'steps'}" if steps else without_enough_steps(self.events).evidence
         evidence = f"still running after {running_s:.0f} s (limit {limit_s:.0f} s): {done}"
         return TrialVerdict(kind=OutcomeKind.TIMEOUT if steps else OutcomeKind.NEVER_STEPPED, evidence=evidence)
 
     def _unobserved(self) -> TrialVerdict | None:
         if self.events or self._tree.python_age_s() <= _UNOBSERVED_LIMIT_S:
             return None
-        return TrialVerdict(kind=OutcomeKind.NEVER_STEPPED, evidence=why_no_steps(self.events))
+        return without_enough_steps(self.events)
 
     def _over_skips(self) -> TrialVerdict | None:
         last = self.events[-1] if self.events else None

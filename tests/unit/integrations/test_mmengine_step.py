@@ -24,6 +24,7 @@ with warnings.catch_warnings():
 
 from mmengine.config import Config
 from mmengine.hooks import EMAHook
+from mmengine.logging import MessageHub
 from mmengine.model import BaseModel
 from mmengine.optim import OptimWrapper
 from mmengine.registry import DATASETS, HOOKS, MODELS
@@ -124,6 +125,19 @@ def test_cudnns_benchmark_mode_is_the_runners(
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
     arrived(config(env_cfg=environment)).model()
     assert torch.backends.cudnn.benchmark is is_on
+
+
+@pytest.mark.parametrize(
+    ("lengths", "epochs", "iterations"), [({"max_epochs": 3}, 3, 18), ({"max_iters": 40}, 1, 40), (None, 1, 6)]
+)
+def test_who_asks_how_far_training_is_learns_that_it_starts(
+    lengths: dict[str, int] | None, epochs: int, iterations: int
+) -> None:
+    MessageHub.get_current_instance().runtime_info.clear()
+    arrived(config(train_cfg=lengths))
+    told = MessageHub.get_current_instance().get_info
+    assert [told(each) for each in ("loop_stage", "epoch", "iter")] == ["train", 0, 0]
+    assert (told("max_epochs"), told("max_iters")) == (epochs, iterations)
 
 
 def test_the_batch_is_preprocessed_and_made_of_the_largest_samples() -> None:

@@ -179,6 +179,30 @@ def test_what_a_command_cannot_be_told_is_refused_before_anything_runs(template,
         subject_of(template, request_, **options)
 
 
+UNSET = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--batch-size', type=int, default=8)\n"
+OPEN = "{} leaves {} open: write the rate itself in the place of {{learning_rate}}, or set it there"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "hint"),
+    [
+        ("train.py", f"{UNSET}p.add_argument('--lr', type=float)\n", OPEN.format("train.py", "lr")),
+        ("train.py", f"{UNSET}p.add_argument('--lr', type=float, default=None)\n", OPEN.format("train.py", "lr")),
+        ("x.yaml", "batch_size: 8\nlearning_rate: null\n", OPEN.format("x.yaml", "learning_rate")),
+        ("x.yaml", "batch_size: 8\n", "x.yaml has none under a usual name: "),
+    ],
+)
+def test_a_rate_that_the_config_at_hand_leaves_open_is_not_looked_for_in_another(
+    tmp_path: Path, name: str, text: str, hint: str
+) -> None:
+    config = config_of(tmp_path, text, name=name)
+    command = CommandOptions(template=f"{PLAIN} {{learning_rate}}", config_path=config.path)
+    with pytest.raises(UsageError) as refused:
+        subject_of_command(command, config, PlanRequest())
+    assert refused.value.hint is not None
+    assert refused.value.hint.startswith(hint)
+
+
 def test_a_copy_of_a_config_that_is_one_of_several_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "base.py").write_text("data = dict(samples_per_gpu=4)\n")
     config = config_of(tmp_path, "_base_ = './base.py'\noptimizer = dict(type='SGD', lr=0.1)\n", name="x.py")
@@ -225,6 +249,16 @@ def test_a_script_that_ends_before_its_steps_is_told_with_those_it_took() -> Non
     said = "the script ended by itself after 6 optimizer steps, of 10 asked for: what it does after them"
     assert any(note.startswith(said) for note in command_notes(subject, trials, subject.current))
     assert any("after 10 optimizer" in note for note in command_notes(subject, trials[:1], subject.current))
+
+
+@pytest.mark.parametrize("placeholder", ["{micro_batch_size}", "{global_batch_size}", "{patched_config}"])
+def test_a_doubt_about_the_batch_names_the_placeholder_that_sets_it(tmp_path: Path, placeholder: str) -> None:
+    config = config_of(tmp_path, "batch_size: 4\n", name="x.yaml")
+    command = CommandOptions(template=f"python train.py {placeholder}", config_path=config.path)
+    subject, _ = subject_of_command(command, config, PlanRequest())
+    notes = command_notes(subject, (trial(4, 500), trial(9, 502)), subject.current)
+    doubt = f"the peaks at micro-batch 4 and 9 are alike: check that the script heeds what {placeholder} sets"
+    assert doubt in notes
 
 
 def test_peaks_that_do_not_follow_the_micro_batch_raise_a_doubt() -> None:
@@ -289,6 +323,18 @@ def test_a_line_that_reads_the_config_asks_for_the_patch_where_there_is_one(tmp_
     assert patch is not None
     assert notes_on_line_to_run(subject, larger, patch) == ("the line to run reads the config: apply the patch first",)
     assert notes_on_line_to_run(subject, config.recipe, None) == ()
+
+
+@pytest.mark.parametrize(("template", "flags"), [("t {patched_config}", False), ("t {micro_batch_size}", True)])
+def test_a_command_that_reads_the_config_alone_is_offered_no_flags_in_its_place(
+    tmp_path: Path, template: str, flags: bool
+) -> None:
+    config = config_of(tmp_path, "per_device_train_batch_size: 4\nlearning_rate: 0.001\n", name="args.yaml")
+    command = CommandOptions(template=template, config_path=config.path)
+    subject, request = subject_of_command(command, config, PlanRequest())
+    patch = write_patch(Recipe(micro_batch_size=8), subject, request, why="it fits")
+    assert patch is not None
+    assert patch.override_line == ("--per_device_train_batch_size 8" if flags else None)
 
 
 def test_an_edited_script_is_another_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,11 @@ def test_a_doubling_that_gains_says_how_much() -> None:
     assert reason == "Half as large, micro-batch 12, runs 16.0 samples/s: the larger one gains 25%."
 
 
+def test_a_gain_beyond_tenfold_is_only_told_as_that() -> None:
+    reason = knee_reason(CHOSEN, [CHOSEN, trial(12, 440, samples_per_s=0.2)], BAND)
+    assert reason == "Half as large, micro-batch 12, runs 0.2 samples/s: the larger one is more than ten times as fast."
+
+
 def test_a_run_of_about_half_is_called_so() -> None:
     reason = knee_reason(CHOSEN, [CHOSEN, trial(11, 400, samples_per_s=16.0)], BAND)
     assert reason == "About half as large, micro-batch 11, runs 16.0 samples/s: the larger one gains 25%."
@@ -40,6 +45,16 @@ def test_any_smaller_size_that_is_faster_below_the_band_is_named_with_its_option
         "A smaller size is faster: micro-batch 23 runs 40.0 samples/s with 59% of the device, below the band; "
         "--min-util 0.55 recommends it."
     )
+
+
+def test_a_larger_size_that_is_faster_below_the_band_is_named_with_its_option() -> None:
+    runs = [CHOSEN, trial(48, 590, samples_per_s=30.0), trial(12, 440, samples_per_s=16.0)]
+    assert knee_reason(CHOSEN, runs, BAND) == (
+        "A larger size is faster: micro-batch 48 runs 30.0 samples/s with 59% of the device, below the band; "
+        "--min-util 0.55 recommends it."
+    )
+    inside = [CHOSEN, trial(48, 790, samples_per_s=30.0)]
+    assert knee_reason(CHOSEN, inside, BAND) is None
 
 
 def test_without_a_clearly_smaller_run_nothing_is_said() -> None:

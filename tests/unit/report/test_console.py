@@ -357,7 +357,8 @@ def test_without_an_estimate_only_what_was_measured_is_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rate", "text"), [(None, "-"), (2.018, "2.02"), (22.98, "23.0"), (101.2, "101"), (4832.7, "4833")]
+    ("rate", "text"),
+    [(None, "-"), (2.018, "2.02"), (22.98, "23.0"), (101.2, "101"), (999.4, "999"), (999.8, "1000"), (4832.7, "4833")],
 )
 def test_rates_are_never_written_with_an_exponent(rate: float | None, text: str) -> None:
     assert rate_text(rate) == text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import time
 from dataclasses import replace
 
 import pytest
@@ -41,6 +42,34 @@ def test_only_notices_and_trials_that_ended_leave_a_line() -> None:
         "the CPU has no TF32 units",
         " 1  confirm             fp32, 4 x 1    ✓  700.0 MiB  70%  10.0/s   4 s",
     ]
+
+
+def test_in_a_log_work_that_takes_long_says_so_at_growing_intervals_until_it_ends() -> None:
+    file, first_s = io.StringIO(), 0.2
+    with LiveView(Console(file=file, width=100), first_after_s=first_s) as view:
+        begun = time.monotonic()
+        view(TrialStarted(number=1, purpose="current", recipe=Recipe(micro_batch_size=4)))
+        view(TrialAdvanced(doing="warming up", done_steps=1, total_steps=5))
+        while file.getvalue().count("so far") < 3:
+            assert time.monotonic() - begun < 30
+            time.sleep(0.01)
+        assert time.monotonic() - begun > 4 * first_s  # they are due after once, twice and four times as long
+        view(TrialEnded(trial=trial(4, 700), was_resumed=False, command="memplan trial r 1"))
+        lines = [line.rstrip() for line in file.getvalue().splitlines()]
+        time.sleep(8 * first_s)
+    said = "trial 1  current  fp32, 4 x 1: warming up, 1 of 5 steps, {} s so far"
+    assert lines[:3] == [said.format(each) for each in ("0", "0", "1")]
+    assert lines[-1].startswith(" 1  ")
+    assert [line.rstrip() for line in file.getvalue().splitlines()] == lines
+
+
+def test_work_that_ends_soon_is_not_announced_in_a_log() -> None:
+    console = Console(file=io.StringIO(), width=100)
+    with LiveView(console, first_after_s=0.2) as view:
+        view(Stage(text="estimating fp32, 4 x 1"))
+        view(Stage(text="estimating bf16, 4 x 1"))
+    time.sleep(0.4)
+    assert not console.file.getvalue()
 
 
 def test_a_plan_begins_with_what_is_run_where_and_what_was_remarked() -> None:

@@ -38,6 +38,21 @@ p.add_argument("--workers", default=Path("x").stat, type=int)
 config_of = partial(making.config_of, name="x.sh")
 
 
+@pytest.mark.parametrize(
+    ("default", "obstacle"),
+    [("", "it has no default"), (", default=None", "it has no default"), (", default=f()", "its default is computed")],
+)
+def test_a_rate_without_a_known_default_is_named_as_such_and_is_no_knob(
+    tmp_path: Path, default: str, obstacle: str
+) -> None:
+    text = DECLARED.replace("float, default=2e-4", f"float{default}")
+    config = config_of(tmp_path, text, name="x.py")
+    assert f"--lr is not known, as {obstacle}: no learning rate is written" in config.notes
+    assert config.recipe.learning_rate is None
+    with pytest.raises(ConfigError, match=f"lr cannot be learning_rate: {obstacle}; give it a value there"):
+        read_config(config.path, knob_keys={"learning_rate": "lr"})
+
+
 def test_words_are_taken_apart_as_a_shell_does() -> None:
     text = "A=1 b 'c d' \"e # f\" g#h # comment\n  i \\\n  j | k && l;m $(n o) ${p:-q r}"
     found = [[word.plain for word in command] for command in commands_in(text)]

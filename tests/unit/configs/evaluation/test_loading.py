@@ -159,13 +159,20 @@ def test_toml_and_yaml_dates_become_text(tmp_path: Path) -> None:
     assert load_document(tmp_path / "x.toml").values["b"] == {"c": 4}
 
 
+RAN = "open('ran', 'w')\n"
+MAIN = "if __name__ == '__main__':\n    "
+
+
 @pytest.mark.parametrize(
     "text",
     [
-        "open('ran', 'w')\nfor _ in range(9):\n    loss_of(model).backward()\n",
-        "def main():\n    open('ran', 'w')\n\n\nif __name__ == '__main__':\n    main()\n",
+        f"{RAN}for _ in range(9):\n    loss_of(model).backward()\n",
+        f"def main():\n    {RAN}\n\n{MAIN}main()\n",
+        f"from cli import CLI\n{RAN}def main(batch_size: int = 4): ...\n{MAIN}CLI(main)\n",
+        f"import cli\n{RAN}class Config:\n    batch_size = 4\n{MAIN}train(cli.parse(Config))\n",
+        f"import sys\n{RAN}settings = dict(batch_size=int(sys.argv[1]))\n",
     ],
-    ids=["a loop", "a main function"],
+    ids=["a loop", "a main function", "a function for a package", "a class for a package", "words of a command"],
 )
 def test_a_training_script_is_not_run_to_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.chdir(tmp_path)
@@ -174,9 +181,10 @@ def test_a_training_script_is_not_run_to_be_read(tmp_path: Path, monkeypatch: py
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_config_that_looks_at_itself_when_it_is_run_is_still_a_config(tmp_path: Path) -> None:
-    leaf = "data = dict(n=4)\nif __name__ == '__main__':\n    print(data)\n"
-    assert values_of(tmp_path, leaf=leaf) == {"data": {"n": 4}}
+@pytest.mark.parametrize("shown", ["data", "yaml.dump(Data)", "yaml.dump(data)"])
+def test_a_config_that_looks_at_itself_when_it_is_run_is_still_a_config(tmp_path: Path, shown: str) -> None:
+    leaf = f"import yaml\nclass Data:\n    m = 2\ndata = dict(n=4)\nif __name__ == '__main__':\n    print({shown})\n"
+    assert values_of(tmp_path, leaf=leaf)["data"] == {"n": 4}
 
 
 def test_values_made_of_the_time_or_drawn_are_told_and_set_aside(tmp_path: Path) -> None:

@@ -39,6 +39,29 @@ def test_everything_is_itself_again_outside() -> None:
     ) == before
 
 
+def test_the_tensor_types_of_a_card_are_apart_from_those_of_the_cpu_and_work_where_tensors_are() -> None:
+    with CudaEmulation(find_card("t4"), (7, 5)):
+        indices = torch.ones(2, dtype=torch.long)
+        either = torch.LongTensor | torch.cuda.LongTensor
+        assert either.__args__ == (torch.LongTensor, torch.cuda.LongTensor)  # one alone would be no union
+        assert isinstance(indices, either.__args__)
+        assert not isinstance(indices, (torch.cuda.BoolTensor, torch.cuda.FloatTensor))
+        assert torch.cuda.HalfTensor([1, 2]).tolist() == [1, 2]
+        assert indices.type(torch.cuda.FloatTensor).dtype is torch.float32
+
+
+@pytest.mark.filterwarnings("ignore:torch.set_default_tensor_type")  # deprecated, and still in old scripts
+@pytest.mark.parametrize("by_name", [False, True])
+def test_the_tensor_type_of_a_card_can_be_the_default(by_name: bool) -> None:
+    before = torch.get_default_dtype()
+    try:
+        with CudaEmulation(find_card("t4"), (7, 5)):
+            torch.set_default_tensor_type("torch.cuda.DoubleTensor" if by_name else torch.cuda.DoubleTensor)
+            assert torch.ones(1).dtype is torch.float64
+    finally:
+        torch.set_default_dtype(before)
+
+
 class _Overriding(torch.Tensor):
     """Tells that it was asked."""
 

@@ -106,13 +106,18 @@ def test_a_segmentation_fault_is_a_crash_of_whatever_size(code: int) -> None:
         ((STARTED,), "none of its Python processes imported torch.optim"),
         ((STARTED, IMPORTED), "made no torch optimizer, whose steps a trial counts; updates by hand "),
         ((STARTED, IMPORTED, BUILT), "took no optimizer step"),
-        ((STARTED, IMPORTED, BUILT, step(1)), "took no more than 1 optimizer step; 2 are needed"),
     ],
 )
 def test_a_command_that_never_steps_says_how_far_it_came(lines: tuple[str, ...], said: str) -> None:
     verdict = judged(*lines, code=0)
     assert verdict.kind is OutcomeKind.NEVER_STEPPED
     assert said in verdict.evidence
+
+
+def test_a_command_that_takes_a_single_step_has_stepped_and_too_few_times() -> None:
+    verdict = judged(STARTED, IMPORTED, BUILT, step(1), code=0)
+    assert verdict.kind is OutcomeKind.TOO_FEW_STEPS
+    assert verdict.evidence == "the command ended by itself, and took no more than 1 optimizer step; 2 are needed"
 
 
 def test_a_command_that_never_steps_is_quoted_with_what_it_printed_last() -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from memplan.probe.commands import hook_figures
 from memplan.probe.commands.trial import install_hook
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LOOP = """
 import torch
@@ -137,6 +137,26 @@ def test_an_uncaught_exception_is_told_with_the_users_line_and_printed_as_always
 def test_the_users_line_is_told_where_pythons_own_library_raised(hooked) -> None:
     _, events = hooked("import torch\nfrom pathlib import Path\nPath('/no/such/data').read_text()\n")
     assert told(events, "raised")[0]["place"].endswith("script.py:3")
+
+
+def test_of_a_backward_pass_that_fails_the_users_line_is_told(hooked) -> None:
+    _, events = hooked(LOOP + "loss = net(torch.ones(2, 4)).sum()\nloss.backward()\nloss.backward()\n")
+    assert told(events, "raised")[0]["place"].endswith("script.py:9")
+
+
+def test_of_a_console_script_the_line_of_the_package_is_told_and_not_its_starter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripts, package = tmp_path / "bin", tmp_path / "site-packages" / "trainer"
+    scripts.mkdir()
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("def main():\n    check({})\n\ndef check(data):\n    return data['train']\n")
+    (scripts / "train").write_text("from trainer import main\n\nmain()\n")
+    monkeypatch.setattr(hook_figures, "_SCRIPT_FOLDERS", (str(scripts), str(Path(__file__).parent)))
+    monkeypatch.syspath_prepend(str(package.parent))
+    with pytest.raises(KeyError) as raised:
+        runpy.run_path(str(scripts / "train"))
+    assert hook_figures.place_of(raised.value) == f"{package / '__init__.py'}:5"
 
 
 def test_a_script_without_torch_runs_as_always(hooked) -> None:
