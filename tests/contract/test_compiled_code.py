@@ -95,6 +95,13 @@ def waves_of_products(values: torch.Tensor) -> torch.Tensor:
     return values
 
 
+def joined_waves(values: torch.Tensor) -> torch.Tensor:
+    """Multiplies a part of what it joins."""
+    wave = values.sin()
+    joined = torch.cat([wave, wave.cos()])
+    return joined.sum() + (wave @ torch.ones(WIDTH, WIDTH)).sum()
+
+
 class Net(nn.Linear):
     """A product and a function of it."""
 
@@ -297,6 +304,16 @@ def test_a_buffer_that_takes_the_place_of_another_is_not_asked_of_the_allocator(
     made = timeline.event_blocks[timeline.event_allocates & is_forward & in_last_step]
     rows = timeline.block_bytes(SAMPLES)[made] / (SAMPLES * ROW_BYTES)
     assert np.count_nonzero(rows == 1) == 1 + 1 + 3 + 1  # batch, layer, products, and one buffer for all three waves
+
+
+def test_what_is_concatenated_lies_in_the_concatenation() -> None:
+    (timeline,) = trace_of(lambda: Net(torch.compile(joined_waves))).timelines
+    is_forward = timeline.event_phases == PHASES.index(Phase.FORWARD)
+    in_last_step = np.arange(len(is_forward)) >= timeline.step_starts[-1]
+    made = timeline.event_blocks[timeline.event_allocates & is_forward & in_last_step]
+    rows = timeline.block_bytes(SAMPLES)[made] / (SAMPLES * ROW_BYTES)
+    assert np.count_nonzero(rows == 1) == 3  # batch, layer and product
+    assert np.count_nonzero(rows == 2) == 1
 
 
 def test_every_size_is_answered_by_one_timeline() -> None:

@@ -65,21 +65,27 @@ class _Scheduler:
             ends.setdefault(last.get(owner_of(node), len(ordered)), []).append(node)
         computed: set[fx.Node] = {node for node in self._nodes if node.op in ("placeholder", "get_attr")}
         found: list[Launch] = []
+        places = self._values.places
+        begun = {each.buffer for each in places.values()}
         for number, kernel in enumerate(ordered):
-            writes = tuple(each for each in kernel.members if each in self._values.written)
+            written = [each for each in kernel.members if each in self._values.written]
+            writes = tuple(each for each in written if each not in places and each not in begun)
             over = self._in_place(kernel, last, number)
             found.append(
                 Launch(
                     computes=tuple(self._needed(kernel.members, computed)),
                     is_joined=kernel.members[0] in self._values.joined,
                     writes=writes,
+                    places={each: places[each] for each in written if each in places},
                     mutates=tuple(each for each in writes if each in over or is_scatter(each)),
                     takes_over=over,
                     releases=tuple(ends.get(number, ())),
                 )
             )
         outputs = tuple(self._needed(self._nodes[-1].all_input_nodes, computed))
-        found.append(Launch(computes=outputs, is_joined=True, writes=(), mutates=(), takes_over={}, releases=()))
+        found.append(
+            Launch(computes=outputs, is_joined=True, writes=(), places={}, mutates=(), takes_over={}, releases=())
+        )
         return reusing_buffers(found, steps.live_bytes(order))
 
     def _steps(self, kernels: Sequence[_Kernel]) -> Steps:
@@ -100,7 +106,9 @@ class _Scheduler:
                 )
                 for kernel in kernels
             ],
-            buffer_bytes={number: size_bytes_of(node) for node, number in numbers.items()},
+            buffer_bytes={
+                number: 0 if node in self._values.places else size_bytes_of(node) for node, number in numbers.items()
+            },
             outputs={
                 numbers[owner] for each in self._nodes[-1].all_input_nodes if (owner := owner_of(each)) in numbers
             },
@@ -174,12 +182,14 @@ class _Scheduler:
 
     def _in_place(self, kernel: _Kernel, last: dict[fx.Node, int], number: int) -> dict[fx.Node, fx.Node]:
         found: dict[fx.Node, fx.Node] = {}
+        places = self._values.places
+        shared = {*places, *(each.buffer for each in places.values())}
         for node in kernel.members:
-            if node not in self._values.written:
+            if node not in self._values.written or node in shared:
                 continue
             for buffer, in_order in kernel.reads.items():
                 is_free = buffer.name in self._donated or (buffer.op == "call_function" and not is_scatter(buffer))
-                fits = in_order and layout_of(buffer) == layout_of(node)
+                fits = in_order and layout_of(buffer) == layout_of(node) and buffer not in shared
                 if is_free and fits and last[buffer] == number and buffer not in found.values():
                     found[node] = buffer
                     break

@@ -14,6 +14,8 @@ import torch
 from torch._inductor.lowering import lowerings
 from torch._ops import OpOverload
 
+from memplan.estimators.lowering.inductor_concatenation import Part, Place, copy_parts, has_buffer, parts_of, places_of
+
 if TYPE_CHECKING:
     from torch import fx
 
@@ -46,12 +48,15 @@ class Value:
     Args:
         reads: realized values that are read to compute it; whether all of it is read in the order of its elements.
         stage: number of kernels that must have ended, one after the other, before it can be computed.
+        loops: of the reductions of this stage that it is computed from, how many results each has and how many elements
+            each of these is of.
         inlined: operators that are computed with it.
         is_realized: whether it is computed once and not wherever it is read.
     """
 
     reads: dict[fx.Node, bool]
     stage: int
+    loops: frozenset[tuple[int, int]] = frozenset()
     inlined: frozenset[fx.Node] = frozenset()
     is_realized: bool = False
 
@@ -67,14 +72,17 @@ class Values:
         nodes: the graph's nodes.
         joined: views, and nodes that become part of a kernel.
         of: what is known of each node's value.
-        written: joined operators whose results get a buffer.
+        written: joined operators whose results get a buffer, or a place in one.
+        places: where what is concatenated lies in the concatenation's buffer.
     """
 
     def __init__(self, graph: fx.Graph, sm_count: int | None) -> None:
+        copy_parts(graph, _is_written_elsewhere)
         self.nodes = list(graph.nodes)
         self._ending = {node for node in self.nodes if is_scatter(node) or _is_split(node, sm_count)}
         self.joined = {node for node in self.nodes if is_view(node) or is_joined(node)}
         self._read_from_memory = self._find_read_from_memory()
+        self.places: dict[fx.Node, Place] = {}
         self.of: dict[fx.Node, Value] = {}
         for node in self.nodes:
             self.of[node] = self._value_of(node)
@@ -89,8 +97,11 @@ class Values:
         return found
 
     def _value_of(self, node: fx.Node) -> Value:
+        if _name(node) == "cat" and node in self.joined:
+            self._give_places(node)
         operands = [(each, self.of[each]) for each in node.all_input_nodes]
-        stage = max((value.stage + (each in self._ending) for each, value in operands), default=0)
+        stages = {each: value.stage + (each in self._ending) for each, value in operands}
+        stage = max(stages.values(), default=0)
         if node not in self.joined:
             is_call = node.op == "call_function" and node.target is not operator.getitem
             return Value(reads={node: True}, stage=stage + is_call, is_realized=True)
@@ -103,8 +114,10 @@ class Values:
             for buffer, in_order in ({each: True} if value.is_realized else value.reads).items():
                 reads[buffer] = reads.get(buffer, True) and in_order and keeps_order
             inlined |= frozenset() if value.is_realized else value.inlined
+        of_stage = (value.loops for each, value in operands if stages[each] == stage and each not in self._ending)
+        loops = frozenset().union(*of_stage)
         if is_view(node):
-            return Value(reads=reads, stage=stage, inlined=frozenset(inlined))
+            return Value(reads=reads, stage=stage, loops=loops, inlined=frozenset(inlined))
         inlined.add(node)
         is_realized = (
             is_reduction
@@ -114,26 +127,51 @@ class Values:
             or len(reads) > (_READS_IF_SHARED if len(node.users) > 1 else _READS)
             or node in self._read_from_memory
         )
-        return Value(reads=reads, stage=stage, inlined=frozenset(inlined), is_realized=is_realized)
+        found = Value(reads=reads, stage=stage, loops=loops, inlined=frozenset(inlined))
+        if is_realized:
+            _realize(node, found)
+        return found
+
+    def _give_places(self, node: fx.Node) -> None:
+        """Give what a node concatenates its place in the node's buffer, if that has one."""
+        parts = tuple(map(self._part, parts_of(node)))
+        if not has_buffer(node, parts):
+            return
+        self._ending.add(node)
+        for each, place in places_of(node, parts):
+            self.places[each] = place
+            if not self.of[each].is_realized:
+                _realize(each, self.of[each])
+
+    def _part(self, node: fx.Node) -> Part:
+        value = self.of[node]
+        return Part(
+            node=node,
+            is_realized=value.is_realized,
+            is_movable=node in self.joined and node not in self.places,
+            is_reduced=bool(value.loops),
+        )
 
     def _find_written(self) -> set[fx.Node]:
         """Return the joined operators whose results are written, and compute others where they are read.
 
-        What kernels of one later stage alone read is computed there.
+        What kernels of one later stage alone read is computed there, if their loops are its own.
         """
-        stages: dict[fx.Node, set[int]] = {}
+        readers: dict[fx.Node, list[fx.Node]] = {}
         written: set[fx.Node] = set()
         for node in reversed(self.nodes):
             value = self.of[node]
             if node not in self.joined or not value.is_realized:
                 continue
-            readers = stages.get(node, set())
-            if node in self._read_from_memory or node in self._ending or len(readers) > 1:
+            found = readers.get(node, [])
+            stages = {self.of[each].stage for each in found}
+            is_kept = node in self.places or node in self._ending or node in self._read_from_memory
+            if is_kept or len(stages) > 1 or not all(_is_computed_with(node, each) for each in found):
                 written.add(node)
-            elif readers:
-                value.stage = max(readers)
+            elif stages:
+                (value.stage,) = stages
             for each in value.reads:
-                stages.setdefault(each, set()).add(value.stage)
+                readers.setdefault(each, []).append(node)
         return written
 
 
@@ -182,6 +220,50 @@ def layout_of(node: fx.Node) -> tuple[int, torch.dtype] | None:
     return (value.numel(), value.dtype) if isinstance(value, torch.Tensor) else None
 
 
+def _realize(node: fx.Node, value: Value) -> None:
+    """Let a value be computed once, in a kernel of a later stage where its loop is none of those that it needs."""
+    own = frozenset({_loop(node)}) if _name(node) in _REDUCTIONS else frozenset()
+    value.is_realized = True
+    if any(not _share_a_kernel(each, node, own) for each in value.loops):
+        value.stage += 1
+        value.loops = frozenset()
+    value.loops |= own
+
+
+def _loop(node: fx.Node) -> tuple[int, int]:
+    """Return how many results a reduction has, and how many elements each of these is of."""
+    results = max(_elements(node), 1)
+    return results, _elements(node.all_input_nodes[0]) // results
+
+
+def _share_a_kernel(loop: tuple[int, int], node: fx.Node, own: frozenset[tuple[int, int]]) -> bool:
+    """Whether a value can be computed in the loop of a reduction that it needs.
+
+    Reductions need the same loop, or the same one turned round (``MixOrderReduction`` in ``scheduler.py``); others one
+    of as many elements as the reduction has, or results.
+    """
+    results, share = loop
+    if own:
+        return own <= {(results, share), (share, results)}
+    return _elements(node) in (results, results * share)
+
+
+def _is_written_elsewhere(node: fx.Node, concatenation: fx.Node) -> bool:
+    """Whether a value has a buffer, or a layout that a library's operator asked for, before it is concatenated."""
+    if not is_joined(node) or is_view(node) or _mutates(node) or is_scatter(node):
+        return True
+    asking = (each for each in node.users if each.op == "call_function" and not (is_joined(each) or is_view(each)))
+    return any(each < concatenation for each in asking)
+
+
+def _is_computed_with(node: fx.Node, reader: fx.Node) -> bool:
+    """Whether a value can be computed in the kernel of another that reads it, by the loops of both."""
+    own = frozenset({_loop(reader)}) if _name(reader) in _REDUCTIONS else frozenset()
+    if _name(node) in _REDUCTIONS:
+        return _share_a_kernel(_loop(node), reader, own)
+    return _elements(node) == (_elements(reader.all_input_nodes[0]) if own else _elements(reader))
+
+
 def _is_split(node: fx.Node, sm_count: int | None) -> bool:
     """Whether a reduction takes two kernels, because its results are too few for the card.
 
@@ -189,8 +271,7 @@ def _is_split(node: fx.Node, sm_count: int | None) -> bool:
     """
     if sm_count is None or _name(node) not in _REDUCTIONS:
         return False
-    (reduced, *_), results = node.all_input_nodes, _elements(node)
-    share = _elements(reduced) // max(results, 1)
+    reduced, (results, share) = node.all_input_nodes[0], _loop(node)
     if results == 1:
         return share > _LEAST_SPLIT_INSIDE
     if share <= _LEAST_SPLIT or results >= _RESULTS_PER_SM * sm_count:

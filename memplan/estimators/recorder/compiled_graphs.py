@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from memplan.estimators.lowering.inductor_card import InductorCard
+    from memplan.estimators.lowering.inductor_concatenation import Place
     from memplan.estimators.lowering.launches import Launch
     from memplan.estimators.recorder.module_paths import ModulePaths
     from memplan.estimators.recorder.operator_recorder import OperatorRecorder
@@ -74,6 +75,7 @@ class _Graphs:
 
 
 _DONATED = "memplan_donated"  # of a backward graph: names of inputs that it may write over
+_IMAGE_DIMS = 4
 _RANDOM_STATE_BYTES = 16  # a seed and an offset, as CUDA's generators have them
 
 
@@ -243,12 +245,25 @@ class CompiledGraphs:
     def _launch(self, launch: Launch, values: dict[fx.Node, Any]) -> None:
         with self._operators.paused() if launch.is_joined else nullcontext():
             for node in launch.computes:
+                if node in values:
+                    continue
                 taking_over = nullcontext() if launch.is_joined else self._taking_over(node, launch, values)
                 with taking_over, self._paths.inside(module_path_of(node)):
                     _compute(node, values)
+                if node in launch.places:
+                    self._move(node, launch.places[node], values)
         for node in launch.writes:
             with self._taking_over(node, launch, values), self._paths.inside(module_path_of(node)):
                 self._write(node, values)
+
+    def _move(self, node: fx.Node, place: Place, values: dict[fx.Node, Any]) -> None:
+        """Let a value lie in its place, in a buffer that is made with the first part of it."""
+        value, buffer = values[node], place.buffer
+        if buffer not in values:
+            values[buffer] = _buffer_of(buffer, like=value)
+            with self._paths.inside(module_path_of(buffer)):
+                self._write(buffer, values)
+        values[node] = values[buffer].narrow(place.dim, place.start, value.shape[place.dim])
 
     @contextmanager
     def _taking_over(self, node: fx.Node, launch: Launch, values: dict[fx.Node, Any]) -> Iterator[None]:
@@ -323,6 +338,14 @@ def _compute(node: fx.Node, values: dict[fx.Node, Any]) -> None:
         operator: Any = node.target
         result = _REPLACED.get(operator, operator)(*args, **kwargs)
         values[node] = in_preferred_layout(node, result)
+
+
+def _buffer_of(concatenation: fx.Node, *, like: torch.Tensor) -> torch.Tensor:
+    """Return a buffer for a concatenation in the memory format of a part of it."""
+    described = concatenation.meta["val"]
+    is_channels_last = like.dim() == _IMAGE_DIMS and like.is_contiguous(memory_format=torch.channels_last)
+    memory_format = torch.channels_last if is_channels_last else torch.contiguous_format
+    return torch.empty(described.shape, dtype=described.dtype, memory_format=memory_format)
 
 
 def _run_and_save_random_state(operator: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

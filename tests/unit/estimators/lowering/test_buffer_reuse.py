@@ -54,4 +54,4 @@ def _products() -> tuple[fx.Node, ...]:
 
 
 def _launch(node: fx.Node, *, releases: tuple[fx.Node, ...] = ()) -> Launch:
-    return Launch(computes=(node,), is_joined=False, writes=(), mutates=(), takes_over={}, releases=releases)
+    return Launch(computes=(node,), is_joined=False, writes=(), places={}, mutates=(), takes_over={}, releases=releases)

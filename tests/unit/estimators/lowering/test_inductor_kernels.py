@@ -143,3 +143,50 @@ def test_a_buffer_takes_the_place_of_the_last_of_its_size_that_is_not_needed_any
         {"mm"},
         {"mm_1", "mm_2"},
     ]
+
+
+def _buffers_of_places(launches: list[Launch]) -> dict[str, str]:
+    return {node.name: place.buffer.name for each in launches for node, place in each.places.items()}
+
+
+def test_what_is_read_besides_is_written_into_the_concatenation_and_has_no_buffer_of_its_own() -> None:
+    def skipped(x: torch.Tensor) -> torch.Tensor:
+        wave = x.sin()
+        return torch.cat([wave, (wave.cos() @ x).cos()]) @ x
+
+    launches = _launches(skipped, SQUARE)
+    assert _buffers_of_places(launches) == {"sin": "cat", "cos_1": "cat"}
+    assert _written(launches) == ["cos"]  # the concatenation's buffer is there from the first place on
+
+
+def test_parts_of_one_reader_that_joins_them_have_no_buffer() -> None:
+    launches = _launches(lambda x: torch.cat([x.sin(), x.cos()]).exp() @ x, SQUARE)
+    assert not _buffers_of_places(launches)
+    assert _written(launches) == ["exp"]
+
+
+def test_a_part_that_lies_elsewhere_is_copied_to_its_place() -> None:
+    def of_product(x: torch.Tensor) -> torch.Tensor:
+        product = x @ x
+        return torch.cat([product, product.sin()]) @ x
+
+    launches = _launches(of_product, SQUARE)
+    assert _buffers_of_places(launches) == {"clone_default": "cat", "sin": "cat"}
+
+
+def test_a_part_of_another_type_is_converted_at_its_place() -> None:
+    def of_two_types(x: torch.Tensor, half: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        product = half @ half
+        return torch.cat([product, x.sin()]) @ x, product @ half
+
+    launches = _launches(of_two_types, SQUARE, SQUARE.half())
+    assert _buffers_of_places(launches) == {"convert_element_type_default": "cat", "sin": "cat"}
+
+
+def test_a_value_that_a_kernel_of_other_loops_reads_is_written() -> None:
+    def of_groups(x: torch.Tensor) -> torch.Tensor:
+        totals = x.exp().sum(-1)  # 4 results of 4
+        return x.exp() / (totals.view(2, 2).sum(-1).repeat_interleave(2) + 1)
+
+    launches = _launches(of_groups, SQUARE)
+    assert _written(launches)[:2] == ["sum_1", "sum_2"]
