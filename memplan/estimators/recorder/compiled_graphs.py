@@ -33,7 +33,11 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from memplan.estimators.absent_card.cuda_emulation import emulation_suspended
 from memplan.estimators.lowering.inductor_kernels import schedule
-from memplan.estimators.lowering.inductor_layouts import in_preferred_layout, prefer_channels_last
+from memplan.estimators.lowering.inductor_layouts import (
+    in_preferred_layout,
+    order_by_depthwise_weights,
+    prefer_channels_last,
+)
 from memplan.estimators.lowering.inductor_values import owner_of, size_bytes_of
 from memplan.estimators.recorder.capture_context import as_if_compiling, forget_modules, module_path_of, name_modules
 from memplan.estimators.recorder.compiled_calls import UNFOLLOWED_NOTE, NotCapturableError, unwatched
@@ -181,7 +185,7 @@ class CompiledGraphs:
         run = aot_function(
             flat,
             fw_compiler=functools.partial(self._lowered_forward, is_inference=False),
-            bw_compiler=self._lowered,
+            bw_compiler=self._lowered_backward,
             inference_compiler=functools.partial(self._lowered_forward, is_inference=True),
             partition_fn=self._partitioned,
             decompositions=select_decomp_table(),
@@ -214,6 +218,10 @@ class CompiledGraphs:
         self, gm: fx.GraphModule, example_inputs: Sequence[Any], *, is_inference: bool
     ) -> Callable[[list[Any]], Any]:
         prefer_channels_last(gm, is_inference=is_inference)
+        return self._lowered(gm, example_inputs)
+
+    def _lowered_backward(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
+        order_by_depthwise_weights(gm)
         return self._lowered(gm, example_inputs)
 
     def _lowered(
@@ -337,7 +345,7 @@ def _compute(node: fx.Node, values: dict[fx.Node, Any]) -> None:
         args, kwargs = fx.map_arg((node.args, node.kwargs), values.__getitem__)
         operator: Any = node.target
         result = _REPLACED.get(operator, operator)(*args, **kwargs)
-        values[node] = in_preferred_layout(node, result)
+        values[node] = in_preferred_layout(node, result, args)
 
 
 def _buffer_of(concatenation: fx.Node, *, like: torch.Tensor) -> torch.Tensor:
