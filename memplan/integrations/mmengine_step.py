@@ -27,6 +27,7 @@ from memplan.errors import WorkloadError
 from memplan.integrations.borrowed_parameters import borrowed_parameters
 from memplan.integrations.framework_step import RUN_AS_IT_IS, FrameworkStep
 from memplan.integrations.largest_samples import largest_samples, number_of_samples
+from memplan.integrations.mmengine_draws import BatchMoments, Moment, moments_of_batches
 from memplan.integrations.mmengine_preprocessor import preprocessor_of
 from memplan.integrations.packed_batches import PackedBatch, packed
 from memplan.user_places import place_of_error
@@ -106,6 +107,12 @@ class RunnerStep(FrameworkStep):
         return largest_samples(self._loader.dataset)
 
     @functools.cached_property
+    def _moments(self) -> BatchMoments:
+        sample = self._loader.collate_fn(self._largest(1))
+        iterations = MessageHub.get_current_instance().get_info("max_iters")
+        return moments_of_batches(self._preprocessor(), sample, iterations)
+
+    @functools.cached_property
     def _val_loader(self) -> Any:
         return self._built_loader("val_dataloader", **_SINGLE)
 
@@ -131,8 +138,13 @@ class RunnerStep(FrameworkStep):
         return module.train()  # type: ignore[no-any-return]  # a model is a Module
 
     def batch(self, micro_batch_size: int) -> PackedBatch:
-        """Collate the largest samples of the training dataset, and preprocess them."""
-        return self._preprocessed(self._largest(micro_batch_size), self._loader)
+        """Collate the largest samples of the training dataset, and preprocess them to the largest size drawn."""
+        return self._preprocessed_at(self._moments.worst, self._largest(micro_batch_size))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Return from which sizes the data preprocessor draws, where it does."""
+        return self._moments.notes
 
     def training_samples(self) -> int | None:
         """Return how many the training dataset has, repeated ones included where a wrapper repeats it."""
@@ -143,13 +155,20 @@ class RunnerStep(FrameworkStep):
         return self._built_loader("train_dataloader", batch_size=micro_batch_size, dataset=self._loader.dataset)
 
     def typical_batch(self, micro_batch_size: int) -> PackedBatch | None:
-        """Collate and preprocess the samples nearest to the median in size; None where they do not differ."""
-        samples = self._largest.typical(micro_batch_size)
-        return None if samples is None else self._preprocessed(samples, self._loader)
+        """Collate the samples nearest to the median in size, preprocessed to the median; None where none differ."""
+        samples, moment = self._largest.typical(micro_batch_size), self._moments.typical
+        if samples is None and moment is None:
+            return None
+        if samples is None:
+            samples = self._largest(micro_batch_size)
+        return self._preprocessed_at(moment or self._moments.worst, samples)
 
     def sample_sizes(self) -> Sequence[float]:
-        """Return how large the samples are that were looked at, as the dataset's pipeline makes them."""
-        return self._largest.sample_sizes()
+        """Return how large the samples are that were looked at, as the dataset's pipeline makes them.
+
+        They tell nothing of batches that the preprocessor resizes as a whole.
+        """
+        return () if self._moments.typical else self._largest.sample_sizes()
 
     def loss(self, model: Any, batch: PackedBatch) -> torch.Tensor:
         """Run ``train_step`` up to its loss.
@@ -176,17 +195,20 @@ class RunnerStep(FrameworkStep):
     def evaluation_batch(self, micro_batch_size: int) -> PackedBatch:  # noqa: ARG002 - has a size of its own
         """Collate and preprocess the largest samples of the validation dataset, as many as its loader does."""
         loader = self._val_loader
-        return self._preprocessed(self._largest_evaluated(loader.batch_sampler.batch_size), loader, training=False)
+        samples = self._largest_evaluated(loader.batch_sampler.batch_size)
+        return packed(self._preprocessor()(loader.collate_fn(samples), False))
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
         """Return the optimizer that the wrapper's constructor makes, parameter-wise settings included."""
         with borrowed_parameters(self._module, parameters):
             return self._optimizer_of(self._module)
 
-    def _preprocessed(self, samples: list[Any], loader: Any, *, training: bool = True) -> PackedBatch:
+    def _preprocessed_at(self, moment: Moment, samples: list[Any]) -> PackedBatch:
+        return packed(moment.preprocessed(self._loader.collate_fn(samples)))
+
+    def _preprocessor(self) -> nn.Module:
         with self._failed_import_named():
-            preprocess = preprocessor_of(self._model_settings())
-        return packed(preprocess(loader.collate_fn(samples), training))
+            return preprocessor_of(self._model_settings())
 
     def _optimizer_of(self, module: nn.Module) -> Optimizer:
         settings = copy.deepcopy(self._opened().optim_wrapper)

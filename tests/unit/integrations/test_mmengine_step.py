@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pickle
+import random
 import sys
 import warnings
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -25,7 +27,7 @@ with warnings.catch_warnings():
 from mmengine.config import Config
 from mmengine.hooks import EMAHook
 from mmengine.logging import MessageHub
-from mmengine.model import BaseModel
+from mmengine.model import BaseModel, ImgDataPreprocessor
 from mmengine.optim import OptimWrapper
 from mmengine.registry import DATASETS, HOOKS, MODELS
 from mmengine.structures import BaseDataElement
@@ -37,6 +39,7 @@ from memplan.integrations.parcels import Parcel
 from memplan.probe.journal import Journal
 from memplan.recipe import Recipe
 from memplan.units import MIB
+from memplan.worst_case import notes_on_samples
 from tests import making
 from tests.making import config_of, stored
 
@@ -72,6 +75,48 @@ class CompletingNet(ToyNet):
     def __init__(self, data_preprocessor: dict[str, Any]) -> None:
         super().__init__(data_preprocessor={"type": "ImgDataPreprocessor", **data_preprocessor})
         CompletingNet.made += 1
+
+
+@MODELS.register_module(name="MemplanDrawingPreprocessor")
+class DrawingPreprocessor(ImgDataPreprocessor):
+    """As those of YOLOX: every few iterations it draws the size to which it resizes batches from then on."""
+
+    def __init__(self, largest: int = 9, interval: int = 10) -> None:
+        super().__init__()
+        self.largest, self.interval = largest, interval
+        self.drawn: int | None = None
+
+    def forward(self, data: Any, training: bool = False) -> Any:
+        made = super().forward(data, training)
+        if training and self.drawn:
+            made["inputs"] = nn.functional.interpolate(made["inputs"].float(), size=self.drawn)
+        if (MessageHub.get_current_instance().get_info("iter") + 1) % self.interval == 0:
+            self.drawn = random.randint(5, self.largest)  # noqa: S311 - sizes, and no secrets
+        return made
+
+
+@MODELS.register_module(name="MemplanGrowingPreprocessor")
+class GrowingPreprocessor(ImgDataPreprocessor):
+    """Progressive resizing: nothing is drawn."""
+
+    def forward(self, data: Any, training: bool = False) -> Any:
+        made = super().forward(data, training)
+        size = 8 + MessageHub.get_current_instance().get_info("iter") // 100
+        made["inputs"] = nn.functional.interpolate(made["inputs"].float(), size=size)
+        return made
+
+
+@MODELS.register_module(name="MemplanMixingPreprocessor")
+class MixingPreprocessor(ImgDataPreprocessor):
+    """Draws in every iteration, but no size."""
+
+    calls = 0
+
+    def forward(self, data: Any, training: bool = False) -> Any:
+        MixingPreprocessor.calls += 1
+        made = super().forward(data, training)
+        made["inputs"] = made["inputs"] * np.random.beta(0.2, 0.2)
+        return made
 
 
 @DATASETS.register_module(name="MemplanToys")
@@ -168,6 +213,62 @@ def test_the_typical_batch_is_of_images_of_the_median_size() -> None:
     step = arrived(config()).batch.__self__
     assert step.typical_batch(2).unpacked()["inputs"].shape == (2, 3, 4, 4)
     assert min(step.sample_sizes()) < max(step.sample_sizes()) == 1.0
+
+
+def drawing(**settings: Any) -> Any:
+    preprocessor = {"type": "MemplanDrawingPreprocessor", **settings}
+    return arrived(config(data_preprocessor={"_delete_": True, **preprocessor}, train_cfg={"max_iters": 400}))
+
+
+def sides(batch: Any) -> tuple[int, ...]:
+    return tuple(batch.unpacked()["inputs"].shape[2:])
+
+
+@pytest.mark.parametrize("interval", [1, 10, 50])
+def test_batches_are_of_the_largest_size_that_is_drawn_in_the_course_of_training(interval: int) -> None:
+    workload = drawing(interval=interval)
+    # the largest image has sides of 8
+    assert [sides(workload.batch(size)) for size in (1, 3, 16)] == [(9, 9)] * 3
+    assert sides(workload.typical_batch(2))[0] in (6, 7, 8)
+    assert workload.sample_sizes() == ()  # they do not tell the sizes of batches
+    (note,) = notes_on_samples(workload.batch)
+    assert "planned are batches of 3 x 9 x 9, and typical ones of 3 x " in note
+
+
+def test_drawn_sizes_are_the_same_in_every_process_and_change_nothing_there() -> None:
+    random.seed(3)
+    states = random.getstate(), torch.get_rng_state()
+    first = drawing()
+    (note,) = notes_on_samples(first.batch)
+    assert random.getstate() == states[0]
+    assert torch.equal(torch.get_rng_state(), states[1])
+    assert MessageHub.get_current_instance().get_info("iter") == 0
+    random.seed(4)
+    second = drawing()
+    assert notes_on_samples(second.batch) == (note,)
+    assert sides(first.typical_batch(2)) == sides(second.typical_batch(2))
+
+
+def test_smaller_sizes_that_are_drawn_leave_the_first_one_the_worst() -> None:
+    workload = drawing(largest=6)
+    assert sides(workload.batch(2)) == (8, 8)
+    assert sides(workload.typical_batch(2))[0] in (5, 6)
+
+
+def test_batches_that_grow_with_the_iteration_are_those_of_the_end_of_training() -> None:
+    growing = {"_delete_": True, "type": "MemplanGrowingPreprocessor"}
+    workload = arrived(config(data_preprocessor=growing, train_cfg={"max_iters": 401}))
+    assert sides(workload.batch(2)) == (12, 12)  # 8 + 400 // 100
+
+
+@pytest.mark.parametrize("kind", ["ImgDataPreprocessor", "MemplanMixingPreprocessor"])
+def test_nothing_is_said_of_a_preprocessor_that_draws_no_sizes(kind: str) -> None:
+    MixingPreprocessor.calls = 0
+    workload = arrived(config(data_preprocessor={"_delete_": True, "type": kind}))
+    assert notes_on_samples(workload.batch) == ()
+    assert MixingPreprocessor.calls < 100
+    assert sides(workload.typical_batch(2)) == (4, 4)  # of the median sample
+    assert max(workload.sample_sizes()) == 1.0
 
 
 def test_a_package_that_cannot_be_imported_is_named_with_what_it_lacks(
