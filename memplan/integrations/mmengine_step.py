@@ -13,6 +13,7 @@ import functools
 import importlib
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,14 +24,14 @@ from mmengine.runner import Runner
 from mmengine.runner.activation_checkpointing import turn_on_activation_checkpointing
 from torch import nn
 
-from memplan.errors import WorkloadError
+from memplan.errors import MemplanError, WorkloadError
 from memplan.integrations.borrowed_parameters import borrowed_parameters
 from memplan.integrations.framework_step import RUN_AS_IT_IS, FrameworkStep
 from memplan.integrations.largest_samples import largest_samples, number_of_samples
 from memplan.integrations.mmengine_draws import BatchMoments, Moment, moments_of_batches
 from memplan.integrations.mmengine_preprocessor import preprocessor_of
 from memplan.integrations.packed_batches import PackedBatch, packed
-from memplan.user_places import place_of_error
+from memplan.user_places import error_of_user, place_of_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -99,12 +100,12 @@ class RunnerStep(FrameworkStep):
 
     def _built_loader(self, key: str, **changes: Any) -> Any:
         settings = {**copy.deepcopy(self._opened()[key]), **changes}
-        with self._failed_import_named():
+        with _failure_named(f"{key}.dataset of the config cannot be built"), self._failed_import_named():
             return Runner.build_dataloader(settings, seed=0)
 
     @functools.cached_property
     def _largest(self) -> WorstBatches:
-        return largest_samples(self._loader.dataset)
+        return _largest_of("train_dataloader", self._loader)
 
     @functools.cached_property
     def _moments(self) -> BatchMoments:
@@ -118,7 +119,7 @@ class RunnerStep(FrameworkStep):
 
     @functools.cached_property
     def _largest_evaluated(self) -> WorstBatches:
-        return largest_samples(self._val_loader.dataset)
+        return _largest_of("val_dataloader", self._val_loader)
 
     def model(self) -> nn.Module:
         """Build the model, its preprocessor from the top of the config where it has none of its own.
@@ -257,6 +258,36 @@ class RunnerStep(FrameworkStep):
                 _registry_named(name).register_module(name=key, module=each, force=True)
             init_default_scope(self._config.get("default_scope") or _OWN_SCOPE)
         return self._config
+
+
+def _largest_of(key: str, loader: Any) -> WorstBatches:
+    with _failure_named(f"a sample of {key}.dataset of the config cannot be read"):
+        return largest_samples(loader.dataset)
+
+
+@contextmanager
+def _failure_named(what: str) -> Iterator[None]:
+    """Say of an error which data of the config it befell.
+
+    Raises:
+        WorkloadError: there was one.
+    """
+    try:
+        yield
+    except MemplanError:
+        raise
+    except FileNotFoundError as error:
+        failed = error_of_user(what, error)
+        raise WorkloadError(failed.problem, hint=_where_data_are_sought(), detail=failed.detail) from error
+    except Exception as error:
+        raise error_of_user(what, error) from error
+
+
+def _where_data_are_sought() -> str:
+    return (
+        f"relative paths are looked for in {Path.cwd()}: start memplan in the folder where you train, or set the "
+        "dataset's data_root to where the data are"
+    )
 
 
 class _Done(nn.Module):

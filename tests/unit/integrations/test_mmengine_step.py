@@ -6,8 +6,9 @@ import pickle
 import random
 import sys
 import warnings
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cloudpickle
 import numpy as np
@@ -42,9 +43,6 @@ from memplan.units import MIB
 from memplan.worst_case import notes_on_samples
 from tests import making
 from tests.making import config_of, stored
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @MODELS.register_module(name="MemplanToyNet")
@@ -282,6 +280,48 @@ def test_a_package_that_cannot_be_imported_is_named_with_what_it_lacks(
         WorkloadError, match=r"importing memplan_broken.*no_such_package'; without it, TheirNet is not in .* registry$"
     ):
         arrived(broken).model()
+
+
+@DATASETS.register_module(name="MemplanFiles")
+class Files(Toys):
+    """One sample a file, after a list of them."""
+
+    def __init__(self, listed: str) -> None:
+        self.listed = Path(listed).read_text(encoding="utf-8").split()
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        Path(self.listed[0]).read_bytes()
+        return super().__getitem__(index)
+
+
+def test_data_that_are_missing_are_named_with_the_key_of_the_config(tmp_path: Path) -> None:
+    missing = str(tmp_path / "annotations.txt")
+    values = config(**{"train_dataloader.dataset": {"type": "MemplanFiles", "listed": missing}}).to_dict()
+    text = "".join(f"{name} = {value!r}\n" for name, value in values.items())
+    with pytest.raises(WorkloadError) as raised:
+        load_workload(config_of(tmp_path, text, name="x.py").workload)
+    assert raised.value.problem.startswith(
+        "train_dataloader.dataset of the config cannot be built: FileNotFoundError: "
+    )
+    assert raised.value.problem.endswith(f"'{missing}'")
+    assert raised.value.where is None  # the library's own line is no place to look at
+    assert f"relative paths are looked for in {Path.cwd()}" in raised.value.hint
+
+
+def test_a_sample_that_is_missing_is_told_as_one(tmp_path: Path) -> None:
+    (tmp_path / "annotations.txt").write_text("images/0.jpg\n", encoding="utf-8")
+    listed = {"type": "MemplanFiles", "listed": str(tmp_path / "annotations.txt")}
+    workload = arrived(config(**{"train_dataloader.dataset": listed}))
+    with pytest.raises(
+        WorkloadError, match=r"^a sample of train_dataloader.dataset of the config cannot be read: .*0\.jpg"
+    ):
+        workload.batch(1)
+
+
+def test_another_failure_of_a_dataset_is_blamed_on_its_key(tmp_path: Path) -> None:
+    wrong = config(**{"train_dataloader.dataset": {"type": "MemplanFiles", "unlisted": 1}})
+    with pytest.raises(WorkloadError, match=r"\d+: train_dataloader.dataset of the config cannot be built: TypeError"):
+        arrived(wrong)
 
 
 def test_the_loss_is_that_of_train_step_and_no_step_is_taken() -> None:
