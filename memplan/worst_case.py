@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
@@ -37,7 +38,16 @@ class SizedDataset(Protocol):
         """Return one sample."""
 
 
-class WorstBatches:
+class KnowsSamples(ABC):
+    """What batches are made by, and what is known of their samples."""
+
+    @property
+    @abstractmethod
+    def notes(self) -> tuple[str, ...]:
+        """Return what the user should know of the sizes, one phrase each."""
+
+
+class WorstBatches(KnowsSamples):
     """Makes the worst batch of any micro-batch size, and the typical one; made by :func:`worst_batch`.
 
     Args:
@@ -59,12 +69,17 @@ class WorstBatches:
         shares: Sequence[float],
         notes: tuple[str, ...],
     ) -> None:
-        self.notes = notes
+        self._notes = notes
         self._dataset = dataset
         self._collate = collate
         self._worst_first = tuple(worst_first)
         self._by_typicality = tuple(by_typicality)
         self._shares = tuple(shares)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Return what the user should know of the sizes, one phrase each."""
+        return self._notes
 
     @property
     def samples_vary(self) -> bool:
@@ -135,7 +150,8 @@ def worst_batch(
 
 def notes_on_samples(batch: object) -> tuple[str, ...]:
     """Return what the user should know of the samples behind a batch function; nothing of one made by other means."""
-    return batch.notes if isinstance(batch, WorstBatches) else ()
+    maker = getattr(batch, "__self__", batch)
+    return maker.notes if isinstance(maker, KnowsSamples) else ()
 
 
 def _require_arguments(dataset: object, size: object, guard: object) -> None:

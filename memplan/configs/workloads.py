@@ -73,6 +73,8 @@ def load_workload(source: WorkloadSource) -> Workload:
 def _unpickled(source: PickledWorkload) -> object:
     try:
         return pickle.loads(source.payload)  # noqa: S301 - made by the caller's own process
+    except MemplanError:
+        raise
     except Exception as error:
         raise error_of_user("the workload cannot be rebuilt in a child process", error) from error
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from memplan.workload import Workload
+from memplan.worst_case import KnowsSamples
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -19,7 +20,7 @@ RUN_AS_IT_IS = (  # a hint
 )
 
 
-class FrameworkStep(ABC):
+class FrameworkStep(KnowsSamples):
     """A step as a framework's own loop runs it, in the callables of a workload.
 
     Class attributes say where the loop zeroes gradients.
@@ -27,6 +28,11 @@ class FrameworkStep(ABC):
 
     zero_grad_before_backward: ClassVar[bool] = False
     zero_grad_after_step: ClassVar[bool] = False
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Return what the user should know of the sizes of batches; nothing where they are those of the samples."""
+        return ()
 
     @abstractmethod
     def model(self) -> nn.Module:

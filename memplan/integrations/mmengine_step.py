@@ -13,6 +13,7 @@ import functools
 import importlib
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,13 +24,14 @@ from mmengine.runner import Runner
 from mmengine.runner.activation_checkpointing import turn_on_activation_checkpointing
 from torch import nn
 
-from memplan.errors import WorkloadError
+from memplan.errors import MemplanError, WorkloadError
 from memplan.integrations.borrowed_parameters import borrowed_parameters
 from memplan.integrations.framework_step import RUN_AS_IT_IS, FrameworkStep
 from memplan.integrations.largest_samples import largest_samples, number_of_samples
+from memplan.integrations.mmengine_draws import BatchMoments, Moment, moments_of_batches
 from memplan.integrations.mmengine_preprocessor import preprocessor_of
 from memplan.integrations.packed_batches import PackedBatch, packed
-from memplan.user_places import place_of_error
+from memplan.user_places import error_of_user, place_of_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -98,12 +100,18 @@ class RunnerStep(FrameworkStep):
 
     def _built_loader(self, key: str, **changes: Any) -> Any:
         settings = {**copy.deepcopy(self._opened()[key]), **changes}
-        with self._failed_import_named():
+        with _failure_named(f"{key}.dataset of the config cannot be built"), self._failed_import_named():
             return Runner.build_dataloader(settings, seed=0)
 
     @functools.cached_property
     def _largest(self) -> WorstBatches:
-        return largest_samples(self._loader.dataset)
+        return _largest_of("train_dataloader", self._loader)
+
+    @functools.cached_property
+    def _moments(self) -> BatchMoments:
+        sample = self._loader.collate_fn(self._largest(1))
+        iterations = MessageHub.get_current_instance().get_info("max_iters")
+        return moments_of_batches(self._preprocessor(), sample, iterations)
 
     @functools.cached_property
     def _val_loader(self) -> Any:
@@ -111,7 +119,7 @@ class RunnerStep(FrameworkStep):
 
     @functools.cached_property
     def _largest_evaluated(self) -> WorstBatches:
-        return largest_samples(self._val_loader.dataset)
+        return _largest_of("val_dataloader", self._val_loader)
 
     def model(self) -> nn.Module:
         """Build the model, its preprocessor from the top of the config where it has none of its own.
@@ -131,8 +139,13 @@ class RunnerStep(FrameworkStep):
         return module.train()  # type: ignore[no-any-return]  # a model is a Module
 
     def batch(self, micro_batch_size: int) -> PackedBatch:
-        """Collate the largest samples of the training dataset, and preprocess them."""
-        return self._preprocessed(self._largest(micro_batch_size), self._loader)
+        """Collate the largest samples of the training dataset, and preprocess them to the largest size drawn."""
+        return self._preprocessed_at(self._moments.worst, self._largest(micro_batch_size))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Return from which sizes the data preprocessor draws, where it does."""
+        return self._moments.notes
 
     def training_samples(self) -> int | None:
         """Return how many the training dataset has, repeated ones included where a wrapper repeats it."""
@@ -143,13 +156,20 @@ class RunnerStep(FrameworkStep):
         return self._built_loader("train_dataloader", batch_size=micro_batch_size, dataset=self._loader.dataset)
 
     def typical_batch(self, micro_batch_size: int) -> PackedBatch | None:
-        """Collate and preprocess the samples nearest to the median in size; None where they do not differ."""
-        samples = self._largest.typical(micro_batch_size)
-        return None if samples is None else self._preprocessed(samples, self._loader)
+        """Collate the samples nearest to the median in size, preprocessed to the median; None where none differ."""
+        samples, moment = self._largest.typical(micro_batch_size), self._moments.typical
+        if samples is None and moment is None:
+            return None
+        if samples is None:
+            samples = self._largest(micro_batch_size)
+        return self._preprocessed_at(moment or self._moments.worst, samples)
 
     def sample_sizes(self) -> Sequence[float]:
-        """Return how large the samples are that were looked at, as the dataset's pipeline makes them."""
-        return self._largest.sample_sizes()
+        """Return how large the samples are that were looked at, as the dataset's pipeline makes them.
+
+        They tell nothing of batches that the preprocessor resizes as a whole.
+        """
+        return () if self._moments.typical else self._largest.sample_sizes()
 
     def loss(self, model: Any, batch: PackedBatch) -> torch.Tensor:
         """Run ``train_step`` up to its loss.
@@ -176,17 +196,20 @@ class RunnerStep(FrameworkStep):
     def evaluation_batch(self, micro_batch_size: int) -> PackedBatch:  # noqa: ARG002 - has a size of its own
         """Collate and preprocess the largest samples of the validation dataset, as many as its loader does."""
         loader = self._val_loader
-        return self._preprocessed(self._largest_evaluated(loader.batch_sampler.batch_size), loader, training=False)
+        samples = self._largest_evaluated(loader.batch_sampler.batch_size)
+        return packed(self._preprocessor()(loader.collate_fn(samples), False))
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
         """Return the optimizer that the wrapper's constructor makes, parameter-wise settings included."""
         with borrowed_parameters(self._module, parameters):
             return self._optimizer_of(self._module)
 
-    def _preprocessed(self, samples: list[Any], loader: Any, *, training: bool = True) -> PackedBatch:
+    def _preprocessed_at(self, moment: Moment, samples: list[Any]) -> PackedBatch:
+        return packed(moment.preprocessed(self._loader.collate_fn(samples)))
+
+    def _preprocessor(self) -> nn.Module:
         with self._failed_import_named():
-            preprocess = preprocessor_of(self._model_settings())
-        return packed(preprocess(loader.collate_fn(samples), training))
+            return preprocessor_of(self._model_settings())
 
     def _optimizer_of(self, module: nn.Module) -> Optimizer:
         settings = copy.deepcopy(self._opened().optim_wrapper)
@@ -235,6 +258,36 @@ class RunnerStep(FrameworkStep):
                 _registry_named(name).register_module(name=key, module=each, force=True)
             init_default_scope(self._config.get("default_scope") or _OWN_SCOPE)
         return self._config
+
+
+def _largest_of(key: str, loader: Any) -> WorstBatches:
+    with _failure_named(f"a sample of {key}.dataset of the config cannot be read"):
+        return largest_samples(loader.dataset)
+
+
+@contextmanager
+def _failure_named(what: str) -> Iterator[None]:
+    """Say of an error which data of the config it befell.
+
+    Raises:
+        WorkloadError: there was one.
+    """
+    try:
+        yield
+    except MemplanError:
+        raise
+    except FileNotFoundError as error:
+        failed = error_of_user(what, error)
+        raise WorkloadError(failed.problem, hint=_where_data_are_sought(), detail=failed.detail) from error
+    except Exception as error:
+        raise error_of_user(what, error) from error
+
+
+def _where_data_are_sought() -> str:
+    return (
+        f"relative paths are looked for in {Path.cwd()}: start memplan in the folder where you train, or set the "
+        "dataset's data_root to where the data are"
+    )
 
 
 class _Done(nn.Module):

@@ -190,7 +190,8 @@ def _run_trial(
     reply(TrialProgress(phase=TrialPhase.BUILDING))
     with blamed_on_user():
         workload = load_workload(request.source)
-    if notes := notes_on_samples(workload.batch):
+        notes = notes_on_samples(workload.batch)
+    if notes:
         reply(TrialNotes(notes=notes))
     readings.before_building()
     state = build_training(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pickle
+import random
 import sys
 import warnings
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cloudpickle
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -25,7 +28,7 @@ with warnings.catch_warnings():
 from mmengine.config import Config
 from mmengine.hooks import EMAHook
 from mmengine.logging import MessageHub
-from mmengine.model import BaseModel
+from mmengine.model import BaseModel, ImgDataPreprocessor
 from mmengine.optim import OptimWrapper
 from mmengine.registry import DATASETS, HOOKS, MODELS
 from mmengine.structures import BaseDataElement
@@ -37,11 +40,9 @@ from memplan.integrations.parcels import Parcel
 from memplan.probe.journal import Journal
 from memplan.recipe import Recipe
 from memplan.units import MIB
+from memplan.worst_case import notes_on_samples
 from tests import making
 from tests.making import config_of, stored
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @MODELS.register_module(name="MemplanToyNet")
@@ -72,6 +73,48 @@ class CompletingNet(ToyNet):
     def __init__(self, data_preprocessor: dict[str, Any]) -> None:
         super().__init__(data_preprocessor={"type": "ImgDataPreprocessor", **data_preprocessor})
         CompletingNet.made += 1
+
+
+@MODELS.register_module(name="MemplanDrawingPreprocessor")
+class DrawingPreprocessor(ImgDataPreprocessor):
+    """As those of YOLOX: every few iterations it draws the size to which it resizes batches from then on."""
+
+    def __init__(self, largest: int = 9, interval: int = 10) -> None:
+        super().__init__()
+        self.largest, self.interval = largest, interval
+        self.drawn: int | None = None
+
+    def forward(self, data: Any, training: bool = False) -> Any:
+        made = super().forward(data, training)
+        if training and self.drawn:
+            made["inputs"] = nn.functional.interpolate(made["inputs"].float(), size=self.drawn)
+        if (MessageHub.get_current_instance().get_info("iter") + 1) % self.interval == 0:
+            self.drawn = random.randint(5, self.largest)  # noqa: S311 - sizes, and no secrets
+        return made
+
+
+@MODELS.register_module(name="MemplanGrowingPreprocessor")
+class GrowingPreprocessor(ImgDataPreprocessor):
+    """Progressive resizing: nothing is drawn."""
+
+    def forward(self, data: Any, training: bool = False) -> Any:
+        made = super().forward(data, training)
+        size = 8 + MessageHub.get_current_instance().get_info("iter") // 100
+        made["inputs"] = nn.functional.interpolate(made["inputs"].float(), size=size)
+        return made
+
+
+@MODELS.register_module(name="MemplanMixingPreprocessor")
+class MixingPreprocessor(ImgDataPreprocessor):
+    """Draws in every iteration, but no size."""
+
+    calls = 0
+
+    def forward(self, data: Any, training: bool = False) -> Any:
+        MixingPreprocessor.calls += 1
+        made = super().forward(data, training)
+        made["inputs"] = made["inputs"] * np.random.beta(0.2, 0.2)
+        return made
 
 
 @DATASETS.register_module(name="MemplanToys")
@@ -170,6 +213,62 @@ def test_the_typical_batch_is_of_images_of_the_median_size() -> None:
     assert min(step.sample_sizes()) < max(step.sample_sizes()) == 1.0
 
 
+def drawing(**settings: Any) -> Any:
+    preprocessor = {"type": "MemplanDrawingPreprocessor", **settings}
+    return arrived(config(data_preprocessor={"_delete_": True, **preprocessor}, train_cfg={"max_iters": 400}))
+
+
+def sides(batch: Any) -> tuple[int, ...]:
+    return tuple(batch.unpacked()["inputs"].shape[2:])
+
+
+@pytest.mark.parametrize("interval", [1, 10, 50])
+def test_batches_are_of_the_largest_size_that_is_drawn_in_the_course_of_training(interval: int) -> None:
+    workload = drawing(interval=interval)
+    # the largest image has sides of 8
+    assert [sides(workload.batch(size)) for size in (1, 3, 16)] == [(9, 9)] * 3
+    assert sides(workload.typical_batch(2))[0] in (6, 7, 8)
+    assert workload.sample_sizes() == ()  # they do not tell the sizes of batches
+    (note,) = notes_on_samples(workload.batch)
+    assert "planned are batches of 3 x 9 x 9, and typical ones of 3 x " in note
+
+
+def test_drawn_sizes_are_the_same_in_every_process_and_change_nothing_there() -> None:
+    random.seed(3)
+    states = random.getstate(), torch.get_rng_state()
+    first = drawing()
+    (note,) = notes_on_samples(first.batch)
+    assert random.getstate() == states[0]
+    assert torch.equal(torch.get_rng_state(), states[1])
+    assert MessageHub.get_current_instance().get_info("iter") == 0
+    random.seed(4)
+    second = drawing()
+    assert notes_on_samples(second.batch) == (note,)
+    assert sides(first.typical_batch(2)) == sides(second.typical_batch(2))
+
+
+def test_smaller_sizes_that_are_drawn_leave_the_first_one_the_worst() -> None:
+    workload = drawing(largest=6)
+    assert sides(workload.batch(2)) == (8, 8)
+    assert sides(workload.typical_batch(2))[0] in (5, 6)
+
+
+def test_batches_that_grow_with_the_iteration_are_those_of_the_end_of_training() -> None:
+    growing = {"_delete_": True, "type": "MemplanGrowingPreprocessor"}
+    workload = arrived(config(data_preprocessor=growing, train_cfg={"max_iters": 401}))
+    assert sides(workload.batch(2)) == (12, 12)  # 8 + 400 // 100
+
+
+@pytest.mark.parametrize("kind", ["ImgDataPreprocessor", "MemplanMixingPreprocessor"])
+def test_nothing_is_said_of_a_preprocessor_that_draws_no_sizes(kind: str) -> None:
+    MixingPreprocessor.calls = 0
+    workload = arrived(config(data_preprocessor={"_delete_": True, "type": kind}))
+    assert notes_on_samples(workload.batch) == ()
+    assert MixingPreprocessor.calls < 100
+    assert sides(workload.typical_batch(2)) == (4, 4)  # of the median sample
+    assert max(workload.sample_sizes()) == 1.0
+
+
 def test_a_package_that_cannot_be_imported_is_named_with_what_it_lacks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +280,48 @@ def test_a_package_that_cannot_be_imported_is_named_with_what_it_lacks(
         WorkloadError, match=r"importing memplan_broken.*no_such_package'; without it, TheirNet is not in .* registry$"
     ):
         arrived(broken).model()
+
+
+@DATASETS.register_module(name="MemplanFiles")
+class Files(Toys):
+    """One sample a file, after a list of them."""
+
+    def __init__(self, listed: str) -> None:
+        self.listed = Path(listed).read_text(encoding="utf-8").split()
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        Path(self.listed[0]).read_bytes()
+        return super().__getitem__(index)
+
+
+def test_data_that_are_missing_are_named_with_the_key_of_the_config(tmp_path: Path) -> None:
+    missing = str(tmp_path / "annotations.txt")
+    values = config(**{"train_dataloader.dataset": {"type": "MemplanFiles", "listed": missing}}).to_dict()
+    text = "".join(f"{name} = {value!r}\n" for name, value in values.items())
+    with pytest.raises(WorkloadError) as raised:
+        load_workload(config_of(tmp_path, text, name="x.py").workload)
+    assert raised.value.problem.startswith(
+        "train_dataloader.dataset of the config cannot be built: FileNotFoundError: "
+    )
+    assert raised.value.problem.endswith(f"'{missing}'")
+    assert raised.value.where is None  # the library's own line is no place to look at
+    assert f"relative paths are looked for in {Path.cwd()}" in raised.value.hint
+
+
+def test_a_sample_that_is_missing_is_told_as_one(tmp_path: Path) -> None:
+    (tmp_path / "annotations.txt").write_text("images/0.jpg\n", encoding="utf-8")
+    listed = {"type": "MemplanFiles", "listed": str(tmp_path / "annotations.txt")}
+    workload = arrived(config(**{"train_dataloader.dataset": listed}))
+    with pytest.raises(
+        WorkloadError, match=r"^a sample of train_dataloader.dataset of the config cannot be read: .*0\.jpg"
+    ):
+        workload.batch(1)
+
+
+def test_another_failure_of_a_dataset_is_blamed_on_its_key(tmp_path: Path) -> None:
+    wrong = config(**{"train_dataloader.dataset": {"type": "MemplanFiles", "unlisted": 1}})
+    with pytest.raises(WorkloadError, match=r"\d+: train_dataloader.dataset of the config cannot be built: TypeError"):
+        arrived(wrong)
 
 
 def test_the_loss_is_that_of_train_step_and_no_step_is_taken() -> None:
