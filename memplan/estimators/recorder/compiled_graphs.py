@@ -3,18 +3,12 @@
 AOTAutograd turns a function into a graph of its forward and one of its backward pass, which recomputes what is cheap,
 with Inductor's decompositions and partitioner. It is given the function whole, or each part of it where Dynamo breaks
 it. Launches of the graphs' kernels are recorded in place of their operators.
-
-When kernels run for the first time, Inductor times variants of them on their own buffers, or on copies of those that
-they change where these fit below the peak so far, and overwrites the card's cache in between by a buffer of its size
-(``CachingAutotuner.bench`` and ``InductorBenchmarker.benchmark_gpu`` in ``torch/_inductor/runtime``, torch 2.13). A run
-that finds such timings on disk repeats none.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
-from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,20 +20,14 @@ from torch._guards import detect_fake_mode
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.fx_passes.joint_graph import joint_graph_passes
 from torch._inductor.virtualized import V
-from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
 from torch.fx import traceback
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from memplan.estimators.absent_card.cuda_emulation import emulation_suspended
 from memplan.estimators.lowering.inductor_kernels import schedule
-from memplan.estimators.lowering.inductor_layouts import (
-    in_preferred_layout,
-    order_by_depthwise_weights,
-    prefer_channels_last,
-)
-from memplan.estimators.lowering.inductor_values import owner_of, size_bytes_of
-from memplan.estimators.recorder.capture_context import as_if_compiling, forget_modules, module_path_of, name_modules
+from memplan.estimators.lowering.inductor_layouts import order_by_depthwise_weights, prefer_channels_last
+from memplan.estimators.lowering.inductor_values import owner_of
+from memplan.estimators.recorder.capture_context import as_if_compiling, forget_modules, name_modules
 from memplan.estimators.recorder.compiled_calls import UNFOLLOWED_NOTE, NotCapturableError, unwatched
 from memplan.estimators.recorder.function_call import FunctionCall
 from memplan.estimators.recorder.graph_breaks import (
@@ -49,16 +37,14 @@ from memplan.estimators.recorder.graph_breaks import (
     UnfollowedGraphsError,
     broken_by_dynamo,
 )
-from memplan.results import Component
+from memplan.estimators.recorder.launch_runs import LaunchRunner
 from memplan.training.tensors_apart import put_together, taken_apart
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
     from memplan.estimators.lowering.inductor_card import InductorCard
-    from memplan.estimators.lowering.inductor_concatenation import Place
-    from memplan.estimators.lowering.launches import Launch
     from memplan.estimators.recorder.module_paths import ModulePaths
     from memplan.estimators.recorder.operator_recorder import OperatorRecorder
     from memplan.estimators.recorder.recording import Recording
@@ -79,8 +65,6 @@ class _Graphs:
 
 
 _DONATED = "memplan_donated"  # of a backward graph: names of inputs that it may write over
-_IMAGE_DIMS = 4
-_RANDOM_STATE_BYTES = 16  # a seed and an offset, as CUDA's generators have them
 
 
 class CompiledGraphs:
@@ -105,11 +89,10 @@ class CompiledGraphs:
         card: InductorCard,
         whole: dict[Any, bool],
     ) -> None:
-        self._recording = recording
         self._operators = operators
-        self._ledger = ledger
         self._paths = paths
-        self._card = card
+        self._sm_count = card.sm_count
+        self._launches = LaunchRunner(recording, operators, ledger, paths, cache_bytes=card.cache_bytes)
         self._whole = whole
         self._known: dict[Any, _Graphs] = {}
         self.is_capturing = False
@@ -229,97 +212,16 @@ class CompiledGraphs:
         gm: fx.GraphModule,
         example_inputs: Sequence[Any],  # noqa: ARG002 - AOTAutograd's
     ) -> Callable[[list[Any]], Any]:
-        launches = schedule(gm.graph, self._card.sm_count, gm.meta.get(_DONATED, ()))
+        launches = schedule(gm.graph, self._sm_count, gm.meta.get(_DONATED, ()))
         run_numbers = itertools.count()
 
         def run(inputs: list[Any]) -> Any:
-            is_first = not self.is_capturing and next(run_numbers) == 0
-            return self._run(gm, launches, inputs, is_timed=is_first)
+            if self.is_capturing:
+                return self._launches.run_unrecorded(gm, launches, inputs)
+            return self._launches.run(gm, launches, inputs, is_timed=next(run_numbers) == 0)
 
         run._boxed_call = True  # type: ignore[attr-defined]  # noqa: SLF001 - lets AOTAutograd give its inputs away
         return run
-
-    def _run(self, graph: fx.GraphModule, launches: tuple[Launch, ...], inputs: list[Any], *, is_timed: bool) -> Any:
-        values = _given(graph, inputs)
-        for launch in launches:
-            self._launch(launch, values)
-            if is_timed and launch.writes:
-                self._time_kernels(launch)
-            for node in launch.releases:
-                values.pop(node, None)
-        (output,) = graph.graph.find_nodes(op="output")
-        return fx.map_arg(output.args[0], values.__getitem__)
-
-    def _launch(self, launch: Launch, values: dict[fx.Node, Any]) -> None:
-        with self._operators.paused() if launch.is_joined else nullcontext():
-            for node in launch.computes:
-                if node in values:
-                    continue
-                taking_over = nullcontext() if launch.is_joined else self._taking_over(node, launch, values)
-                with taking_over, self._paths.inside(module_path_of(node)):
-                    _compute(node, values)
-                if node in launch.places:
-                    self._move(node, launch.places[node], values)
-        for node in launch.writes:
-            with self._taking_over(node, launch, values), self._paths.inside(module_path_of(node)):
-                self._write(node, values)
-
-    def _move(self, node: fx.Node, place: Place, values: dict[fx.Node, Any]) -> None:
-        """Let a value lie in its place, in a buffer that is made with the first part of it."""
-        value, buffer = values[node], place.buffer
-        if buffer not in values:
-            values[buffer] = _buffer_of(buffer, like=value)
-            with self._paths.inside(module_path_of(buffer)):
-                self._write(buffer, values)
-        values[node] = values[buffer].narrow(place.dim, place.start, value.shape[place.dim])
-
-    @contextmanager
-    def _taking_over(self, node: fx.Node, launch: Launch, values: dict[fx.Node, Any]) -> Iterator[None]:
-        """Give up the buffer whose place a node takes, if any, to what is made while the context is open."""
-        buffer = launch.takes_over.get(node)
-        if buffer is None:
-            yield
-            return
-        with self._ledger.handing_over():
-            for each in launch.releases:
-                if owner_of(each) is buffer:
-                    values.pop(each, None)
-            yield
-
-    def _time_kernels(self, launch: Launch) -> None:
-        room_bytes = self._recording.room_bytes if launch.mutates else 0
-        copied: list[int] = []
-        for size_bytes in map(size_bytes_of, launch.mutates):
-            if size_bytes <= room_bytes:
-                copied.append(size_bytes)
-                room_bytes -= size_bytes
-        for sizes_bytes in (copied, [self._card.cache_bytes, *copied]):
-            blocks = [
-                self._recording.allocate(each, Component.WORKSPACES, module="", operator="timing of compiled kernels")
-                for each in sizes_bytes
-            ]
-            for block in reversed(blocks):
-                self._recording.free(block)
-
-    def _write(self, node: fx.Node, values: dict[fx.Node, Any]) -> None:
-        if self.is_capturing:
-            return
-        tensors = [each for each in pytree.tree_leaves(values[node]) if isinstance(each, torch.Tensor)]
-        self._ledger.track_all(
-            tensors, Component.TEMPORARIES, module=self._paths.current, operator=f"compiled {node.target}"
-        )
-
-
-def _given(graph: fx.GraphModule, inputs: list[Any]) -> dict[fx.Node, Any]:
-    """Return the values that a graph begins with, and empty the list of its inputs."""
-    values: dict[fx.Node, Any] = {}
-    inputs.reverse()
-    for node in graph.graph.nodes:
-        if node.op == "placeholder":
-            values[node] = inputs.pop()
-        elif node.op == "get_attr":
-            values[node] = getattr(graph, node.target)
-    return values
 
 
 def _example_of(tensor: Any) -> torch.Tensor:
@@ -338,39 +240,6 @@ def _of_parts(tensor: Any) -> torch.Tensor:
 
 def _empty_like(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
-
-
-def _compute(node: fx.Node, values: dict[fx.Node, Any]) -> None:
-    if node.op == "call_function":
-        args, kwargs = fx.map_arg((node.args, node.kwargs), values.__getitem__)
-        operator: Any = node.target
-        result = _REPLACED.get(operator, operator)(*args, **kwargs)
-        values[node] = in_preferred_layout(node, result, args)
-
-
-def _buffer_of(concatenation: fx.Node, *, like: torch.Tensor) -> torch.Tensor:
-    """Return a buffer for a concatenation in the memory format of a part of it."""
-    described = concatenation.meta["val"]
-    is_channels_last = like.dim() == _IMAGE_DIMS and like.is_contiguous(memory_format=torch.channels_last)
-    memory_format = torch.channels_last if is_channels_last else torch.contiguous_format
-    return torch.empty(described.shape, dtype=described.dtype, memory_format=memory_format)
-
-
-def _run_and_save_random_state(operator: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    return torch.empty(_RANDOM_STATE_BYTES, dtype=torch.uint8), operator(*args, **kwargs)
-
-
-def _run_with_random_state(_state: torch.Tensor, operator: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    return operator(*args, **kwargs)
-
-
-_REPLACED: dict[Any, Callable[..., Any]] = {
-    # what the partitioner puts around random operators that it recomputes (torch/_prims/rng_prims.py)
-    run_and_save_rng_state: _run_and_save_random_state,
-    run_with_rng_state: _run_with_random_state,
-    # whose strides need not be those that it was captured with (view_to_reshape in torch/_inductor/compile_fx.py)
-    torch.ops.aten.view.default: torch.ops.aten.reshape.default,
-}
 
 
 def _donated(forward: fx.GraphModule, result_count: int) -> frozenset[str]:
