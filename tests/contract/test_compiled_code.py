@@ -187,6 +187,15 @@ def kept_rows_by_module(trace: StepTrace) -> dict[str, float]:
     return rows
 
 
+def rows_of_forward_blocks(trace: StepTrace) -> np.ndarray:
+    """Return how many rows of numbers each block has that the last forward pass allocates, for each sample."""
+    (timeline,) = trace.timelines
+    is_forward = timeline.event_phases == PHASES.index(Phase.FORWARD)
+    in_last_step = np.arange(len(is_forward)) >= timeline.step_starts[-1]
+    made = timeline.event_blocks[timeline.event_allocates & is_forward & in_last_step]
+    return timeline.block_bytes(SAMPLES)[made] / (SAMPLES * ROW_BYTES)
+
+
 def test_uncompiled_code_keeps_what_each_operator_needs() -> None:
     trace = trace_of(Net)
     assert kept_rows(trace) == pytest.approx(4, abs=0.01)
@@ -298,20 +307,12 @@ def test_steps_on_tensors_of_several_parts_write_where_these_are(is_compiled: bo
 
 
 def test_a_buffer_that_takes_the_place_of_another_is_not_asked_of_the_allocator() -> None:
-    (timeline,) = trace_of(lambda: Net(torch.compile(waves_of_products))).timelines
-    is_forward = timeline.event_phases == PHASES.index(Phase.FORWARD)
-    in_last_step = np.arange(len(is_forward)) >= timeline.step_starts[-1]
-    made = timeline.event_blocks[timeline.event_allocates & is_forward & in_last_step]
-    rows = timeline.block_bytes(SAMPLES)[made] / (SAMPLES * ROW_BYTES)
+    rows = rows_of_forward_blocks(trace_of(lambda: Net(torch.compile(waves_of_products))))
     assert np.count_nonzero(rows == 1) == 1 + 1 + 3 + 1  # batch, layer, products, and one buffer for all three waves
 
 
 def test_what_is_concatenated_lies_in_the_concatenation() -> None:
-    (timeline,) = trace_of(lambda: Net(torch.compile(joined_waves))).timelines
-    is_forward = timeline.event_phases == PHASES.index(Phase.FORWARD)
-    in_last_step = np.arange(len(is_forward)) >= timeline.step_starts[-1]
-    made = timeline.event_blocks[timeline.event_allocates & is_forward & in_last_step]
-    rows = timeline.block_bytes(SAMPLES)[made] / (SAMPLES * ROW_BYTES)
+    rows = rows_of_forward_blocks(trace_of(lambda: Net(torch.compile(joined_waves))))
     assert np.count_nonzero(rows == 1) == 3  # batch, layer and product
     assert np.count_nonzero(rows == 2) == 1
 

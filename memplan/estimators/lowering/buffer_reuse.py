@@ -29,7 +29,7 @@ def reusing_buffers(launches: Sequence[Launch], live_bytes: Sequence[int]) -> tu
     """
     most_bytes, held_bytes = max(live_bytes, default=0), list(live_bytes)
     planned = list(launches)
-    placed: set[fx.Node] = set()
+    placed = {node for launch in launches for node in launch.places}
     waiting: defaultdict[object, list[tuple[fx.Node, int]]] = defaultdict(list)
     for number, launch in enumerate(launches):
         for node in _allocated_by(launch):
@@ -44,7 +44,6 @@ def reusing_buffers(launches: Sequence[Launch], live_bytes: Sequence[int]) -> tu
             pool.pop()
             held_bytes[between] = [each + size_bytes for each in held_bytes[between]]
             planned[freed], planned[number] = _handed_over(buffer, node, planned[freed], planned[number])
-        placed |= launch.places.keys()
         taken = set(planned[number].takes_over.values())
         for buffer in dict.fromkeys(map(owner_of, launch.releases)):
             if buffer.op == "call_function" and buffer not in taken and buffer not in placed:

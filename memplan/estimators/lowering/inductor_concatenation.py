@@ -64,17 +64,18 @@ def copy_parts(graph: fx.Graph, is_written_elsewhere: Callable[[fx.Node, fx.Node
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.cat.default):
         dtype = node.meta["val"].dtype
         copies: dict[fx.Node, fx.Node] = {}
-        for each in dict.fromkeys(_given(node)):
+        for each in dict.fromkeys(parts_of(node)):
             if each.meta["val"].dtype != dtype:
                 copies[each] = _inserted(graph, node, torch.ops.prims.convert_element_type.default, each, dtype)
             elif is_written_elsewhere(each, node):
                 copies[each] = _inserted(graph, node, torch.ops.aten.clone.default, each)
-        node.args = ([copies.get(each, each) for each in _given(node)], *node.args[1:])
+        node.args = ([copies.get(each, each) for each in parts_of(node)], *node.args[1:])
 
 
 def parts_of(node: fx.Node) -> tuple[fx.Node, ...]:
     """Return the values that a node concatenates, in order."""
-    return tuple(_given(node))
+    given = node.args[0]
+    return tuple(each for each in given if isinstance(each, fx.Node)) if isinstance(given, list | tuple) else ()
 
 
 def has_buffer(node: fx.Node, parts: tuple[Part, ...]) -> bool:
@@ -96,11 +97,6 @@ def places_of(node: fx.Node, parts: tuple[Part, ...]) -> Iterator[tuple[fx.Node,
             found.add(each.node)
             yield each.node, Place(buffer=node, dim=along, start=start)
         start += each.node.meta["val"].shape[along]
-
-
-def _given(node: fx.Node) -> list[fx.Node]:
-    given = node.args[0]
-    return [each for each in given if isinstance(each, fx.Node)] if isinstance(given, list | tuple) else []
 
 
 def _inserted(graph: fx.Graph, before: fx.Node, operator: OpOverload, source: fx.Node, *args: torch.dtype) -> fx.Node:

@@ -47,6 +47,7 @@ class _Scheduler:
         self._values = values
         self._nodes = values.nodes
         self._donated = donated
+        self._shared = {*values.places, *(each.buffer for each in values.places.values())}  # buffers, and what has none
         self._positions = {node: position for position, node in enumerate(self._nodes)}
 
     def launches(self) -> tuple[Launch, ...]:
@@ -66,10 +67,9 @@ class _Scheduler:
         computed: set[fx.Node] = {node for node in self._nodes if node.op in ("placeholder", "get_attr")}
         found: list[Launch] = []
         places = self._values.places
-        begun = {each.buffer for each in places.values()}
         for number, kernel in enumerate(ordered):
             written = [each for each in kernel.members if each in self._values.written]
-            writes = tuple(each for each in written if each not in places and each not in begun)
+            writes = tuple(each for each in written if each not in self._shared)
             over = self._in_place(kernel, last, number)
             found.append(
                 Launch(
@@ -182,14 +182,12 @@ class _Scheduler:
 
     def _in_place(self, kernel: _Kernel, last: dict[fx.Node, int], number: int) -> dict[fx.Node, fx.Node]:
         found: dict[fx.Node, fx.Node] = {}
-        places = self._values.places
-        shared = {*places, *(each.buffer for each in places.values())}
         for node in kernel.members:
-            if node not in self._values.written or node in shared:
+            if node not in self._values.written or node in self._shared:
                 continue
             for buffer, in_order in kernel.reads.items():
                 is_free = buffer.name in self._donated or (buffer.op == "call_function" and not is_scatter(buffer))
-                fits = in_order and layout_of(buffer) == layout_of(node) and buffer not in shared
+                fits = in_order and layout_of(buffer) == layout_of(node) and buffer not in self._shared
                 if is_free and fits and last[buffer] == number and buffer not in found.values():
                     found[node] = buffer
                     break

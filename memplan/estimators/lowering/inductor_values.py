@@ -222,12 +222,12 @@ def layout_of(node: fx.Node) -> tuple[int, torch.dtype] | None:
 
 def _realize(node: fx.Node, value: Value) -> None:
     """Let a value be computed once, in a kernel of a later stage where its loop is none of those that it needs."""
-    own = frozenset({_loop(node)}) if _name(node) in _REDUCTIONS else frozenset()
     value.is_realized = True
-    if any(not _share_a_kernel(each, node, own) for each in value.loops):
+    if not all(_share_a_kernel(each, node) for each in value.loops):
         value.stage += 1
         value.loops = frozenset()
-    value.loops |= own
+    if _name(node) in _REDUCTIONS:
+        value.loops |= {_loop(node)}
 
 
 def _loop(node: fx.Node) -> tuple[int, int]:
@@ -236,15 +236,15 @@ def _loop(node: fx.Node) -> tuple[int, int]:
     return results, _elements(node.all_input_nodes[0]) // results
 
 
-def _share_a_kernel(loop: tuple[int, int], node: fx.Node, own: frozenset[tuple[int, int]]) -> bool:
+def _share_a_kernel(loop: tuple[int, int], node: fx.Node) -> bool:
     """Whether a value can be computed in the loop of a reduction that it needs.
 
     Reductions need the same loop, or the same one turned round (``MixOrderReduction`` in ``scheduler.py``); others one
     of as many elements as the reduction has, or results.
     """
     results, share = loop
-    if own:
-        return own <= {(results, share), (share, results)}
+    if _name(node) in _REDUCTIONS:
+        return _loop(node) in ((results, share), (share, results))
     return _elements(node) in (results, results * share)
 
 
@@ -258,10 +258,10 @@ def _is_written_elsewhere(node: fx.Node, concatenation: fx.Node) -> bool:
 
 def _is_computed_with(node: fx.Node, reader: fx.Node) -> bool:
     """Whether a value can be computed in the kernel of another that reads it, by the loops of both."""
-    own = frozenset({_loop(reader)}) if _name(reader) in _REDUCTIONS else frozenset()
     if _name(node) in _REDUCTIONS:
-        return _share_a_kernel(_loop(node), reader, own)
-    return _elements(node) == (_elements(reader.all_input_nodes[0]) if own else _elements(reader))
+        return _share_a_kernel(_loop(node), reader)
+    looped = reader.all_input_nodes[0] if _name(reader) in _REDUCTIONS else reader
+    return _elements(node) == _elements(looped)
 
 
 def _is_split(node: fx.Node, sm_count: int | None) -> bool:

@@ -37,18 +37,15 @@ from memplan.estimators.recorder.graph_breaks import (
     UnfollowedGraphsError,
     broken_by_dynamo,
 )
-from memplan.estimators.recorder.launch_runs import LaunchRunner
 from memplan.training.tensors_apart import put_together, taken_apart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-    from memplan.estimators.lowering.inductor_card import InductorCard
+    from memplan.estimators.recorder.launch_runs import LaunchRunner
     from memplan.estimators.recorder.module_paths import ModulePaths
     from memplan.estimators.recorder.operator_recorder import OperatorRecorder
-    from memplan.estimators.recorder.recording import Recording
-    from memplan.estimators.recorder.storages import StorageLedger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,28 +68,26 @@ class CompiledGraphs:
     """Runs functions as compiled, and records what the kernels allocate.
 
     Args:
-        recording: where events go.
-        operators: records the calls of libraries.
-        ledger: blocks of the storages.
+        launches: runs the launches of graphs.
+        operators: takes no part while functions are captured.
         paths: path of the running module.
-        card: what Inductor knows of the card.
+        sm_count: multiprocessors of the card; None where only its memory is known.
         whole: code that is taken for one graph, and whether Dynamo makes one of it; shared by runs of the same step.
     """
 
     def __init__(
         self,
-        recording: Recording,
+        launches: LaunchRunner,
         operators: OperatorRecorder,
-        ledger: StorageLedger,
         paths: ModulePaths,
         *,
-        card: InductorCard,
+        sm_count: int | None,
         whole: dict[Any, bool],
     ) -> None:
+        self._launches = launches
         self._operators = operators
         self._paths = paths
-        self._sm_count = card.sm_count
-        self._launches = LaunchRunner(recording, operators, ledger, paths, cache_bytes=card.cache_bytes)
+        self._sm_count = sm_count
         self._whole = whole
         self._known: dict[Any, _Graphs] = {}
         self.is_capturing = False

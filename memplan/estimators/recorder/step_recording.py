@@ -212,8 +212,10 @@ class StepRecorder:
         if not self.runs_graphs or card is None:
             return None
         from memplan.estimators.recorder.compiled_graphs import CompiledGraphs  # noqa: PLC0415 - imports Inductor
+        from memplan.estimators.recorder.launch_runs import LaunchRunner  # noqa: PLC0415 - likewise
 
-        return CompiledGraphs(recording, operators, ledger, paths, card=card, whole=self.whole_code)
+        launches = LaunchRunner(recording, operators, ledger, paths, cache_bytes=card.cache_bytes)
+        return CompiledGraphs(launches, operators, paths, sm_count=card.sm_count, whole=self.whole_code)
 
     def _model_of_run(self, fakes: TraceFakeMode | None) -> nn.Module:
         """Copy the model, so that the next run starts from the same state."""
