@@ -8,16 +8,15 @@ its median batch are kept, at which batches of any micro-batch are preprocessed.
 from __future__ import annotations
 
 import copy
-import random
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-import numpy as np
 import torch
 from mmengine.logging import MessageHub
 
+from memplan.training.random_generators import RandomStates, random_states_kept, seed_generators
 from memplan.training.tensors_apart import taken_apart
 from memplan.worst_case import spread_over
 
@@ -26,35 +25,11 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-_SEED = 0
 _FIRST_ITERATIONS = 100
 _ITERATIONS_ALL_OVER = 16
 _CALLS_WITHOUT_DRAWS = 16  # after as many, one that neither drew nor asked for the iteration is not called again
 _DRAWS_WITHOUT_LARGER = 64
 _MOST_ELEMENTS = 200_000_000  # of all batches together, which takes a few seconds
-
-
-class _RandomStates(NamedTuple):
-    of_python: Any
-    of_numpy: Any
-    of_torch: torch.Tensor
-
-    @classmethod
-    def current(cls) -> _RandomStates:
-        return cls(random.getstate(), np.random.get_state(), torch.get_rng_state())
-
-    def restore(self) -> None:
-        random.setstate(self.of_python)
-        np.random.set_state(self.of_numpy)
-        torch.set_rng_state(self.of_torch)
-
-    def are(self, other: _RandomStates) -> bool:
-        of_numpy = zip(self.of_numpy, other.of_numpy, strict=True)
-        return (
-            self.of_python == other.of_python
-            and all(np.array_equal(mine, theirs) for mine, theirs in of_numpy)
-            and torch.equal(self.of_torch, other.of_torch)
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,16 +44,14 @@ class Moment:
 
     preprocessor: nn.Module
     iteration: int
-    random_states: _RandomStates
+    random_states: RandomStates
 
     @classmethod
     def first(cls, preprocessor: nn.Module) -> Moment:
         """Return the first moment of a training with a fixed seed."""
-        with _random_states_kept():
-            random.seed(_SEED)
-            np.random.seed(_SEED)
-            torch.default_generator.manual_seed(_SEED)
-            return cls(preprocessor=preprocessor, iteration=0, random_states=_RandomStates.current())
+        with random_states_kept():
+            seed_generators()
+            return cls(preprocessor=preprocessor, iteration=0, random_states=RandomStates.current())
 
     def preprocessed(self, batch: Any) -> Any:
         """Return what becomes of a batch at this moment."""
@@ -87,10 +60,10 @@ class Moment:
     def followed(self, batch: Any, iteration: int) -> tuple[Any, Moment]:
         """Return what becomes of a batch at an iteration, and the moment after it."""
         preprocessor = copy.deepcopy(self.preprocessor)
-        with _random_states_kept(), _at(iteration):
+        with random_states_kept(), _at(iteration):
             self.random_states.restore()
             made = preprocessor(batch, True)
-            states = _RandomStates.current()
+            states = RandomStates.current()
         return made, Moment(preprocessor=preprocessor, iteration=iteration, random_states=states)
 
 
@@ -217,15 +190,6 @@ class _Looks:
 
         with mock.patch.object(MessageHub, "get_info", watched):
             yield
-
-
-@contextmanager
-def _random_states_kept() -> Iterator[None]:
-    before = _RandomStates.current()
-    try:
-        yield
-    finally:
-        before.restore()
 
 
 @contextmanager

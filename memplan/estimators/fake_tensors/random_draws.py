@@ -19,6 +19,7 @@ import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from memplan.estimators.fake_tensors.replaced import replaced
+from memplan.training.random_generators import RandomStates, seed_generators
 from memplan.user_places import named_places, place_of_call
 
 if TYPE_CHECKING:
@@ -36,13 +37,6 @@ _CHOSEN = (
     "a low, a middle and a high one"
 )
 _DRAWN = "the step draws further random numbers of Python or NumPy: it is traced with one draw of them"
-
-
-def seed_generators() -> None:
-    """Seed Python, NumPy and PyTorch on the host as a trial seeds its weights and its batch."""
-    random.seed(0)
-    np.random.seed(0)  # user code may draw from the legacy generator
-    torch.default_generator.manual_seed(0)
 
 
 class RandomDraws:
@@ -103,7 +97,7 @@ class RandomDraws:
     @contextmanager
     def intercepted(self) -> Iterator[None]:
         """Replace scalar draws of Python and NumPy as well while the context is open, then restore all generators."""
-        before = random.getstate(), torch.get_rng_state(), np.random.get_state()
+        before = RandomStates.current()
         seed_generators()
         started = _states()
         try:
@@ -116,9 +110,7 @@ class RandomDraws:
                 yield
         finally:
             self._were_others = _states() != started
-            random.setstate(before[0])
-            torch.set_rng_state(before[1])
-            np.random.set_state(before[2])
+            before.restore()
 
     def _scalar_draw(self, name: str, draw: Callable[..., Any]) -> Callable[..., Any]:
         def drawn(*args: Any, **kwargs: Any) -> Any:

@@ -8,11 +8,11 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from memplan.estimators.fake_tensors.random_draws import seed_generators
 from memplan.estimators.recorder.fake_model import is_parameter_subclass
 from memplan.estimators.recorder.user_calls import call_user
 from memplan.estimators.recorder.wrapped_models import refuse_wrappers
 from memplan.training.checkpointing import enable_checkpointing
+from memplan.training.random_generators import seed_generators
 from memplan.training.workload_contract import checked_model
 
 if TYPE_CHECKING:
