@@ -20,6 +20,8 @@ _LARGEST_REAL = 1 << 18  # elements: optimizers make zeros in the form of every 
 def filled_value(operator: OpOverload, args: tuple[Any, ...], result: torch.Tensor) -> torch.Tensor | None:
     """Return the value of a small result that an operator fills with a number; None if it does not, or is larger.
 
+    The gradient of a loss, a single one, is none: gradients and norms that follow from it are for optimizers to read.
+
     Args:
         operator: the operator.
         args: its positional arguments.
@@ -29,7 +31,8 @@ def filled_value(operator: OpOverload, args: tuple[Any, ...], result: torch.Tens
     if filled is None:
         return None
     is_real = result.is_floating_point() or result.is_complex()
-    if result.numel() > (_LARGEST_REAL if is_real else _LARGEST_WHOLE):
+    is_gradient_of_loss = is_real and not result.dim()
+    if is_gradient_of_loss or result.numel() > (_LARGEST_REAL if is_real else _LARGEST_WHOLE):
         return None
     with unset_fake_temporarily():
         return torch.full(result.shape, filled, dtype=result.dtype)

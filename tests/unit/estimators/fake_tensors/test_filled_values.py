@@ -38,6 +38,13 @@ def test_what_a_tensor_is_filled_with_is_known_whatever_gives_its_form(
     assert (value.tolist(), value.dtype) == (expected, kind)
 
 
+def test_the_gradient_of_a_loss_is_not_known() -> None:
+    with TraceFakeMode():
+        loss, count = torch.empty(()), torch.empty((), dtype=torch.int64)
+        assert filled_value(ATEN.ones_like.default, (loss,), torch.empty_like(loss)) is None
+        assert filled_value(ATEN.ones_like.default, (count,), torch.empty_like(count)) is not None
+
+
 def test_other_results_are_not_filled() -> None:
     with TraceFakeMode():
         form = torch.empty(2)
