@@ -88,7 +88,7 @@ def run_with_known_values(
     try:
         _update_values(operator, args, kwargs, result, fakes.draws)
     except NotImplementedError:  # by the CPU for this type, where a card may have a kernel
-        _forget((result, args[:1] if operator._schema.is_mutable else ()))  # noqa: SLF001 - in no public attribute
+        forget_values((result, args[:1] if operator._schema.is_mutable else ()))  # noqa: SLF001 - in no public attribute
     return result
 
 
@@ -177,10 +177,11 @@ def _update_written(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[st
     if known and _all_known(args, kwargs):
         _run_for_real(operator, args, kwargs)
     elif known:
-        _forget(known)
+        forget_values(known)
 
 
-def _forget(written: Any) -> None:
+def forget_values(written: Any) -> None:
+    """Discard the known values of fake tensors that are written to, within lists and tuples as well."""
     for each in _tensors(written):
         if is_known(each):
             delattr(each, _VALUE)

@@ -23,8 +23,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from memplan.estimators.fake_tensors.computed_numbers import ComputedNumber
 from memplan.estimators.fake_tensors.known_values import LARGEST_ELEMENTS, is_known, known_value, remember_value
+from memplan.estimators.fake_tensors.open_loops import has_open_loop
 from memplan.estimators.fake_tensors.replaced import replaced
-from memplan.user_places import named_places, place_of_call
+from memplan.user_places import code_of_call, named_places, place_of_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -116,9 +117,9 @@ class PresumedChoices:
 
     def decide(self, draws: RandomDraws, module: str) -> bool | None:
         """Return whether a condition that a module reads holds in this draw; None where a loop runs by it."""
-        place = place_of_call() or "a package"
+        place, code = place_of_call() or "a package", code_of_call()
         self._decisions[place, module] += 1
-        if self._decisions[place, module] > _MOST_DECISIONS:
+        if self._decisions[place, module] > _MOST_DECISIONS and (code is None or has_open_loop(code)):
             return None
         self._note(_Presumed.EITHER)
         return draws.decide()

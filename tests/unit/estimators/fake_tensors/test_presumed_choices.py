@@ -149,8 +149,15 @@ def test_what_nothing_bounds_is_refused(presuming: PresumedChoices) -> None:
 def test_a_condition_is_decided_by_the_draw_as_often_as_a_module_may_run(fraction: float, *, holds: bool) -> None:
     choices, draws = PresumedChoices(), RandomDraws(fraction)
     assert not draws.were_read
-    modules = [*16 * ["first", "second"], "first", "third"]
-    assert [choices.decide(draws, each) for each in modules] == [*32 * [holds], None, holds]
+    decided, modules = [], [*16 * ["first", "second"], "first", "third"]
+    while modules:  # as a loop that goes on for as long as a condition holds
+        decided.append(choices.decide(draws, modules.pop(0)))
+    assert decided == [*32 * [holds], None, holds]
     assert draws.were_read
     assert draws.notes == ()  # it is none of the step's own
     assert "tried both ways" in choices.notes[0]
+
+
+def test_conditions_in_a_loop_over_boxes_are_decided_for_each_of_them() -> None:
+    choices, draws = PresumedChoices(), RandomDraws(HIGH)
+    assert all(choices.decide(draws, "head") for _ in range(100))
