@@ -15,6 +15,7 @@ from memplan.errors import WorkloadError, raised_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
+    from types import CodeType
 
 _MEMPLAN = Path(__file__).parent
 _DUMPED_FRAME = re.compile(r'^  File "([^"]+)", line (\d+) in ', re.MULTILINE)  # as faulthandler writes it
@@ -45,6 +46,12 @@ def place_of_call() -> str | None:
     return _innermost((frame.f_code.co_filename, line) for frame, line in traceback.walk_stack(None))
 
 
+def code_of_call() -> CodeType | None:
+    """Return the innermost code that is running now and is not PyTorch's, memplan's or Python's own."""
+    frames = (frame for frame, _ in traceback.walk_stack(None))
+    return next((frame.f_code for frame in frames if not _is_machinery(frame.f_code.co_filename)), None)
+
+
 def users_place_of_caller() -> str | None:
     """Return ``file:line`` of the call of the calling function if it is in the user's own file; None elsewhere."""
     frame = sys._getframe(2)  # noqa: SLF001 - the frame itself, without the cost of a whole stack
@@ -55,6 +62,12 @@ def users_place_of_caller() -> str | None:
 def is_called_by_user() -> bool:
     """Whether the calling function was called in one of the user's own files."""
     return _is_users(sys._getframe(2).f_code.co_filename)  # noqa: SLF001 - as above
+
+
+def calling_package() -> str:
+    """Return the top-level package of the code that called the calling function; empty where it has none."""
+    name: str = sys._getframe(2).f_globals.get("__name__", "")  # noqa: SLF001 - as above
+    return name.partition(".")[0]
 
 
 def named_places(places: Collection[str]) -> str:

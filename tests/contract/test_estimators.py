@@ -190,7 +190,7 @@ class BranchesOnData(nn.Linear):
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
         result = super().forward(batch)
-        return result * 2 if (result > 1e9).sum().item() > 0 else result
+        return result * 2 if int((result > 1e9).sum()) > 0 else result
 
 
 def test_a_model_that_branches_on_data_is_computed_at_a_small_batch_and_the_estimate_says_so() -> None:

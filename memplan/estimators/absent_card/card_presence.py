@@ -1,4 +1,4 @@
-"""Whether user code sees a GPU, and where it checked; packages and PyTorch see that there is none."""
+"""Whether user code sees a GPU, and where it checked; most packages and PyTorch see that there is none."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from memplan.user_places import users_place_of_caller
+from memplan.estimators.absent_card.compiled_extensions import runs_followed_operators
+from memplan.user_places import calling_package, users_place_of_caller
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +44,8 @@ class CardPresence:
         def answer(*args: Any, **kwargs: Any) -> Any:
             place = users_place_of_caller()
             if place is None:
-                return check(*args, **kwargs)
+                is_seen = self.is_seen and runs_followed_operators(calling_package())
+                return seen if is_seen else check(*args, **kwargs)
             self._places.setdefault(place)
             return seen if self.is_seen else check(*args, **kwargs)
 

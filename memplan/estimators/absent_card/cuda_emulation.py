@@ -26,10 +26,11 @@ from memplan.estimators.absent_card.card_answers import (
     multi_tensor_by_default,
 )
 from memplan.estimators.absent_card.card_presence import CardPresence
+from memplan.estimators.absent_card.compiled_extensions import runs_followed_operators
 from memplan.estimators.absent_card.host_copies import HostCopies
 from memplan.estimators.absent_card.tensor_types import setting_default
 from memplan.estimators.fake_tensors.replaced import replaced
-from memplan.user_places import is_called_by_user
+from memplan.user_places import calling_package, is_called_by_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,9 +40,10 @@ if TYPE_CHECKING:
 
 _CARD = torch.device("cuda", 0)
 _STREAMS = ("Stream", "Event", "current_stream", "stream")  # of ``torch.cpu``, on which collectives of FSDP run
+_IS_CUDA = vars(torch._C.TensorBase)["is_cuda"].__get__  # noqa: SLF001 - where properties of tensors are
 _PLACE_PROPERTIES = {  # as function modes receive them
-    vars(torch._C.TensorBase)["device"].__get__: _CARD,  # noqa: SLF001 - where properties of tensors are
-    vars(torch._C.TensorBase)["is_cuda"].__get__: True,  # noqa: SLF001 - as above
+    vars(torch._C.TensorBase)["device"].__get__: _CARD,  # noqa: SLF001 - as above
+    _IS_CUDA: True,
     torch.Tensor.get_device: 0,
 }
 # What optimizers ask about devices, by their types, and about the types of parameters.
@@ -153,7 +155,9 @@ class CudaEmulation(TorchFunctionMode):
         """Run the call on the CPU in place of the card."""
         kwargs = kwargs or {}
         if func in _PLACE_PROPERTIES:
-            is_seen = is_called_by_user() and self._is_seen_on_card(args[0])
+            runs_kernels = func == _IS_CUDA and runs_followed_operators(calling_package())
+            is_asked = is_called_by_user() or (runs_kernels and isinstance(args[0], FakeTensor))
+            is_seen = is_asked and self._is_seen_on_card(args[0])
             return _PLACE_PROPERTIES[func] if is_seen else func(*args, **kwargs)
         if func in _MOVING:
             return self._moved_by(func, args, kwargs)

@@ -1,10 +1,15 @@
-"""Numbers that a model reads from computed tensors: as good as any for logs and sums, and undecided when compared."""
+"""Numbers that a model reads from computed tensors: as good as any for logs and sums, and undecided when compared.
+
+They are no sizes: what they are made a whole number for ends the trace, and PyTorch, which asks for an integer's type,
+refuses them.
+"""
 
 from __future__ import annotations
 
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
+import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
 
 from memplan.estimators.fake_tensors.known_values import is_known
@@ -14,12 +19,10 @@ from memplan.estimators.fake_tensors.replaced import replaced
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    import torch
-
 _BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
 _ARITHMETIC = (*(f"__{side}{name}__" for name in _BINARY for side in ("", "r")), "__neg__", "__pos__", "__abs__")
 _COMPARISONS = ("__lt__", "__le__", "__eq__", "__ne__", "__gt__", "__ge__", "__bool__")
-_TO_WHOLE = ("__int__", "__trunc__", "__floor__", "__ceil__")
+_TO_WHOLE = ("__int__", "__index__", "__trunc__", "__floor__", "__ceil__")
 
 
 class ComputedNumber(float):
@@ -45,6 +48,9 @@ class ComputedNumber(float):
         return made
 
     __hash__ = float.__hash__
+
+    def __format__(self, how: str) -> str:
+        return format(round(float(self)) if how.endswith("d") else float(self), how)
 
     def __round__(self, ndigits: Any = None) -> Any:
         return _made_whole(self) if ndigits is None else ComputedNumber(float.__round__(self, ndigits), self.decide)
@@ -79,7 +85,7 @@ for _name in _TO_WHOLE:
 
 @contextmanager
 def reading_computed_numbers(read: Callable[[], ComputedNumber | None]) -> Iterator[None]:
-    """Ask what ``item()`` and ``float()`` of unknown floating-point values return while the context is open.
+    """Ask what ``item()`` and ``float()`` of unknown numbers return while the context is open.
 
     Args:
         read: returns the number that stands for one; None where it is read as ever.
@@ -87,7 +93,8 @@ def reading_computed_numbers(read: Callable[[], ComputedNumber | None]) -> Itera
     ordinary_item, ordinary_float = FakeTensor.item, FakeTensor.__float__
 
     def read_of(tensor: torch.Tensor) -> ComputedNumber | None:
-        is_asked = tensor.is_floating_point() and tensor.numel() == 1 and not is_known(tensor)
+        is_number = tensor.dtype is not torch.bool and not tensor.is_complex()
+        is_asked = is_number and tensor.numel() == 1 and not is_known(tensor)
         return read() if is_asked else None
 
     def item(tensor: torch.Tensor) -> Any:

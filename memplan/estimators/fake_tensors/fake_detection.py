@@ -6,6 +6,7 @@
 - Text is formatted with the known value of a fake tensor, as in the name of a module; an unknown number that is
   formatted by a specification is read as by ``item``.
 - ``copy.deepcopy`` clones a fake tensor; it would copy the storage, which is empty, and end the process.
+- ``torch._shape_as_tensor`` returns a known vector; it would write into memory that a fake one has not.
 - ``torch.tensor`` of a list reads known values of the fake tensors in it; it disables modes, and would read empty
   memory.
 """
@@ -23,7 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.attention.bias import CausalBias
 from torch.utils._python_dispatch import _disable_current_modes
 
-from memplan.estimators.fake_tensors.known_values import value_read
+from memplan.estimators.fake_tensors.known_values import known_vector, value_read
 from memplan.estimators.fake_tensors.replaced import replaced
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def hiding_fakes() -> Iterator[None]:
             stack.enter_context(replaced(FakeTensor, read, _reading_known(getattr(torch.Tensor, read))))
         stack.enter_context(replaced(FakeTensor, "__format__", _formatted))
         stack.enter_context(replaced(FakeTensor, "__deepcopy__", _deep_copied))
+        stack.enter_context(replaced(torch, "_shape_as_tensor", _shape_as_tensor))
         stack.enter_context(replaced(CausalBias, "__new__", staticmethod(_real_tensor)))
         yield
 
@@ -53,6 +55,10 @@ def _real_tensor(kind: type[torch.Tensor], *sizes: int) -> torch.Tensor:
     """Return the real tensor ``kind(*sizes)``."""
     with _disable_current_modes():
         return torch.Tensor.__new__(kind, *sizes)
+
+
+def _shape_as_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    return known_vector(list(tensor.shape), like=tensor)
 
 
 def _deep_copied(tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:

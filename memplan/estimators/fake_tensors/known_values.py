@@ -1,7 +1,7 @@
-"""Known values of fake tensors: masks, lengths and indices of the batch, and what is computed from them.
+"""Known values of fake tensors: masks, lengths, indices and boxes of the batch, and what is computed from them.
 
-Models read such values: whether a mask hides anything, how long the longest sample is, which layer is dropped. Values
-of small tensors are computed beside the fake ones, as long as all operands are known.
+Models read such values: whether a mask hides anything, how long the longest sample is, which layer is dropped, which
+anchors a box overlaps. Values of small tensors are computed beside the fake ones, as long as all operands are known.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from memplan.estimators.fake_tensors.dispatcher import depends_on_values
+from memplan.estimators.fake_tensors.filled_values import filled_value
 from memplan.estimators.fake_tensors.presumed_values import presumed_truth
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from memplan.estimators.fake_tensors.random_draws import RandomDraws
 
 LARGEST_ELEMENTS = 1 << 20  # 8 MiB of int64
+_LARGEST_FLOAT_ELEMENTS = 1 << 26  # 256 MiB of fp32: overlaps of a hundred boxes with 200,000 anchors, two numbers each
 _LARGEST_VIEWED_ELEMENTS = 1 << 23  # of views, which take nothing themselves; 64 MiB of int64 for what is made of them
 LARGEST_GIVEN_ELEMENTS = 1 << 25  # 128 MiB of fp32 pixels, in which models look for empty images
 _VALUE = "memplan_known_value"
@@ -86,7 +88,7 @@ def run_with_known_values(
     try:
         _update_values(operator, args, kwargs, result, fakes.draws)
     except NotImplementedError:  # by the CPU for this type, where a card may have a kernel
-        _forget((result, args[:1] if operator._schema.is_mutable else ()))  # noqa: SLF001 - in no public attribute
+        forget_values((result, args[:1] if operator._schema.is_mutable else ()))  # noqa: SLF001 - in no public attribute
     return result
 
 
@@ -95,11 +97,12 @@ def _update_values(
 ) -> None:
     """Update the known values after an operator."""
     if isinstance(result, FakeTensor):
-        truth = presumed_truth(operator, args) if result.dtype is torch.bool else None
-        if truth is not None:
-            with unset_fake_temporarily():
-                setattr(result, _VALUE, torch.full((), truth).expand(result.shape))
-        elif _is_small(operator, result, args) and _may_be_known(args, result):
+        filled = _presumed_everywhere(operator, args, result)
+        if filled is None:
+            filled = filled_value(operator, args, result)
+        if filled is not None:
+            setattr(result, _VALUE, filled)
+        elif _is_small(operator, result, args) and (operator is _LIFT or _may_be_known(args, result)):
             _update_result(operator, args, kwargs, result, draws)
     elif isinstance(result, list | tuple) and args and is_known(args[0]):
         _update_parts(operator, args, kwargs, result)
@@ -107,10 +110,25 @@ def _update_values(
         _update_written(operator, args, kwargs)
 
 
+def _presumed_everywhere(operator: OpOverload, args: tuple[Any, ...], result: FakeTensor) -> torch.Tensor | None:
+    truth = presumed_truth(operator, args) if result.dtype is torch.bool else None
+    if truth is None:
+        return None
+    with unset_fake_temporarily():
+        return torch.full((), truth).expand(result.shape)
+
+
 def _is_small(operator: OpOverload, result: FakeTensor, args: tuple[Any, ...]) -> bool:
     elements = result.numel()
-    largest = _LARGEST_VIEWED_ELEMENTS if operator.is_view else LARGEST_ELEMENTS
+    if result.is_floating_point() and _holds_known_floats(args):
+        largest = _LARGEST_FLOAT_ELEMENTS
+    else:
+        largest = _LARGEST_VIEWED_ELEMENTS if operator.is_view else LARGEST_ELEMENTS
     return elements <= largest or any(is_known(each) and elements <= each.numel() for each in args)
+
+
+def _holds_known_floats(args: tuple[Any, ...]) -> bool:
+    return any(is_known(each) and each.is_floating_point() for each in _tensors(args))
 
 
 def _may_be_known(args: tuple[Any, ...], result: FakeTensor) -> bool:
@@ -159,10 +177,11 @@ def _update_written(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[st
     if known and _all_known(args, kwargs):
         _run_for_real(operator, args, kwargs)
     elif known:
-        _forget(known)
+        forget_values(known)
 
 
-def _forget(written: Any) -> None:
+def forget_values(written: Any) -> None:
+    """Discard the known values of fake tensors that are written to, within lists and tuples as well."""
     for each in _tensors(written):
         if is_known(each):
             delattr(each, _VALUE)

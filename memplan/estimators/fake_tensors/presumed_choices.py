@@ -1,6 +1,7 @@
 """Presumed values where memory depends on what the model computes.
 
-- Selections (by a mask of scores, non-maximum suppression, distinct values) keep everything: an upper bound.
+- Selections (by a mask of scores, non-maximum suppression, distinct values, as many of the best as is computed) keep
+  everything: an upper bound.
 - Choices among several, as of a router among experts, are even.
 - Checks that a condition holds for all elements pass. Other conditions are decided by the draw, so that both
   ways are tried, but for those of loops.
@@ -22,8 +23,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from memplan.estimators.fake_tensors.computed_numbers import ComputedNumber
 from memplan.estimators.fake_tensors.known_values import LARGEST_ELEMENTS, is_known, known_value, remember_value
+from memplan.estimators.fake_tensors.open_loops import has_open_loop
 from memplan.estimators.fake_tensors.replaced import replaced
-from memplan.user_places import named_places, place_of_call
+from memplan.user_places import code_of_call, named_places, place_of_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,12 +37,11 @@ if TYPE_CHECKING:
     from memplan.estimators.fake_tensors.random_draws import RandomDraws
 
 _ATEN = torch.ops.aten
+_WRITTEN = (_ATEN.index_put.default, _ATEN.index_put_.default, _ATEN._index_put_impl_.default)
 _INDEXED = (
     _ATEN.index.Tensor,
     _ATEN._unsafe_index.Tensor,  # noqa: SLF001 - an operator
-    _ATEN.index_put.default,
-    _ATEN.index_put_.default,
-    _ATEN._index_put_impl_.default,
+    *_WRITTEN,
 )
 _CHECKS = (_ATEN.all.default, _ATEN._is_all_true.default)  # noqa: SLF001 - an operator
 _COMPARISONS = tuple(getattr(_ATEN, name).Scalar for name in ("eq", "ne", "gt", "ge", "lt", "le"))
@@ -75,12 +76,30 @@ class PresumedChoices:
         self._places: dict[_Presumed, dict[str, None]] = {each: {} for each in _Presumed}
         self._decisions: Counter[tuple[str, str]] = Counter()  # by place and module
 
-    def most(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return the largest possible result of an operator whose shape depends on values; None if unbounded."""
-        answer = operator(*_with_all_chosen(args), **kwargs) if operator in _INDEXED else _largest(operator, args)
+    def most(
+        self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], *, run: Callable[..., Any]
+    ) -> Any:
+        """Return the largest possible result of an operator whose shape depends on values; None if unbounded.
+
+        Args:
+            operator: the operator.
+            args: its positional arguments.
+            kwargs: its keyword arguments.
+            run: runs an operator on such arguments, of which it follows known values.
+        """
+        answer = run(operator, _with_all_chosen(args), kwargs) if operator in _INDEXED else _largest(operator, args)
         if answer is not None:
             self._note(_Presumed.MOST)
         return answer
+
+    def write_most(self, operator: OpOverload, args: tuple[Any, ...]) -> None:
+        """Let a mask of computed values that is about to be written into a known one hold everywhere."""
+        if operator in _WRITTEN and is_known(args[0]):
+            written = args[2]
+            if written.dtype is torch.bool and not is_known(written) and written.numel() <= LARGEST_ELEMENTS:
+                self._note(_Presumed.MOST)
+                with unset_fake_temporarily():
+                    remember_value(written, torch.ones(written.shape, dtype=torch.bool))
 
     def choose(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """Make choices by unknown values even, and let checks of them pass."""
@@ -98,9 +117,9 @@ class PresumedChoices:
 
     def decide(self, draws: RandomDraws, module: str) -> bool | None:
         """Return whether a condition that a module reads holds in this draw; None where a loop runs by it."""
-        place = place_of_call() or "a package"
+        place, code = place_of_call() or "a package", code_of_call()
         self._decisions[place, module] += 1
-        if self._decisions[place, module] > _MOST_DECISIONS:
+        if self._decisions[place, module] > _MOST_DECISIONS and (code is None or has_open_loop(code)):
             return None
         self._note(_Presumed.EITHER)
         return draws.decide()
@@ -135,6 +154,22 @@ class PresumedChoices:
         with replaced(FakeTensor, "numpy", numpy):  # the inherited method refuses
             yield
 
+    @contextmanager
+    def choosing_all_of_computed_numbers(self) -> Iterator[None]:
+        """Let ``topk`` choose all there are where how many is computed, while the context is open."""
+
+        def choosing(ordinary: Callable[..., Any]) -> Callable[..., Any]:
+            def topk(tensor: torch.Tensor, k: Any, dim: int = -1, *args: Any, **kwargs: Any) -> Any:
+                if isinstance(k, ComputedNumber) or (isinstance(k, FakeTensor) and known_value(k) is None):
+                    self._note(_Presumed.MOST)
+                    k = tensor.shape[dim]
+                return ordinary(tensor, k, dim, *args, **kwargs)
+
+            return topk
+
+        with replaced(torch, "topk", choosing(torch.topk)), replaced(FakeTensor, "topk", choosing(torch.Tensor.topk)):
+            yield
+
     @property
     def notes(self) -> tuple[str, ...]:
         """Say what was presumed and where, one phrase per kind."""
@@ -153,10 +188,15 @@ def _with_all_chosen(args: tuple[Any, ...]) -> tuple[Any, ...]:
     indices: list[Any] = []
     for each in args[1]:
         if isinstance(each, torch.Tensor) and each.dtype in {torch.bool, torch.uint8}:
-            indices += [torch.empty(each.numel(), dtype=torch.long) for _ in range(each.dim())]
+            indices += [_all_positions(each.shape, dim) for dim in range(each.dim())]
         else:
             indices.append(each)
     return (args[0], indices, *args[2:])
+
+
+def _all_positions(shape: torch.Size, dim: int) -> torch.Tensor:
+    positions = torch.empty(shape.numel(), dtype=torch.long)
+    return _with_value(positions, lambda: torch.ones(shape).nonzero()[:, dim])
 
 
 def _largest(operator: OpOverload, args: tuple[Any, ...]) -> Any:

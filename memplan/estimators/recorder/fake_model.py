@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
+from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,7 +24,7 @@ _AUXILIARY = "memplan_auxiliary"
 _REGISTRIES = {"_parameters", "_buffers", "_modules"}
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from memplan.estimators.fake_tensors.fake_mode import TraceFakeMode
 
@@ -148,13 +149,38 @@ def remember_buffers(fake: nn.Module, real: nn.Module) -> None:
 
 
 def remember_attributes(fake: nn.Module, real: nn.Module) -> None:
-    """Make the values of small tensors in plain attributes known, such as anchors."""
+    """Make the values of small tensors in plain attributes known, such as anchors, those of plain objects included."""
+    seen: set[int] = set()
     for copied, module in zip(fake.modules(), real.modules(), strict=True):
+        copies = vars(copied)
         for name, value in vars(module).items():
-            values = value if isinstance(value, list | tuple) else [value]
-            if values and all(type(each) is torch.Tensor for each in values):
-                copies = vars(copied)[name]
-                remember_values(copies if isinstance(copies, list | tuple) else [copies], values)
+            if name not in _REGISTRIES:
+                pairs = list(_paired_tensors(copies.get(name), value, seen))
+                remember_values([made for made, _ in pairs], [original for _, original in pairs])
+
+
+def _paired_tensors(copied: Any, original: Any, seen: set[int]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield the tensors that a copy and its original hold at the same place; modules within are not entered."""
+    if copied is original or (type(copied) is not type(original) and not isinstance(copied, FakeTensor)):
+        return
+    if type(original) is torch.Tensor:
+        yield copied, original
+    elif id(original) in seen or isinstance(original, nn.Module | torch.Tensor):
+        return
+    elif isinstance(original, list | tuple | dict) or _is_plain_object(original):
+        seen.add(id(original))
+        for mine, its in zip(_values_within(copied), _values_within(original), strict=False):
+            yield from _paired_tensors(mine, its, seen)
+
+
+def _values_within(holder: Any) -> Sequence[Any]:
+    if isinstance(holder, list | tuple):
+        return holder
+    return list((holder if isinstance(holder, dict) else vars(holder)).values())
+
+
+def _is_plain_object(value: Any) -> bool:
+    return hasattr(value, "__dict__") and not isinstance(value, type | FunctionType | MethodType | ModuleType)
 
 
 def assign_instead_of_swapping() -> None:

@@ -213,10 +213,11 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
     def _run_or_presume(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._choices is None:
             return self._run(func, args, kwargs)
+        self._choices.write_most(func, args)
         try:
             result = self._run(func, args, kwargs)
         except DynamicOutputShapeException:
-            result = self._choices.most(func, args, kwargs)
+            result = self._choices.most(func, args, kwargs, run=self._run)
             if result is None:
                 raise
         self._choices.choose(func, args, kwargs, result)

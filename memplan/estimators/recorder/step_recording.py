@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from memplan.devices.cards import DeviceKind
+from memplan.estimators.absent_card.compiled_extensions import absent_extension_kernels
 from memplan.estimators.absent_card.triton_launches import absent_triton_launches
 from memplan.estimators.fake_tensors.computed_numbers import reading_computed_numbers
 from memplan.estimators.fake_tensors.fake_detection import hiding_fakes
@@ -195,6 +196,7 @@ class StepRecorder:
         """Yield what replaces functions of PyTorch and of other libraries while the steps run, in this order."""
         if self.presumes:
             yield choices.converting_to_numpy_zeros()
+            yield choices.choosing_all_of_computed_numbers()
         yield hiding_fakes()
         if self.presumes:
             yield reading_computed_numbers(operators.read_number)
@@ -202,6 +204,8 @@ class StepRecorder:
         yield operators.paused_for_whole_shapes()
         if self.device.kind is not DeviceKind.CPU:
             yield absent_triton_launches()
+            if self.on_fakes:
+                yield absent_extension_kernels(lambda name: operators.unknown_calls.update((name,)))
         if self.on_fakes and self.workload.shard is not None:
             yield addressed_storages()
 

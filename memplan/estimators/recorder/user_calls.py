@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 _FAKE_MODULES = ("torch._subclasses", "torch.fx", "torch._dynamo", "torch._higher_order_ops")
 # Messages of kernels and Python bindings on tensors without values; only the rule for fake tensors refuses byte masks
-# (``meta_index_Tensor`` of torch 2.13), and only fake tensors cannot be nested.
+# (``meta_index_Tensor`` of torch 2.13), and only fake tensors cannot be nested. A computed number is no integer.
 _FAKE_TENSOR_MESSAGE = re.compile(
     r"fake|meta\b|data pointer|data is not allocated|tensor subclass|data.dependent|symbolic|storage|byte or bool"
-    r"|NestedTensorImpl",
+    r"|NestedTensorImpl|ComputedNumber",
     re.IGNORECASE,
 )
 _INDEPENDENT_OF_SIZE = (NameError, AttributeError, ImportError, KeyError, TypeError, OSError)

@@ -37,10 +37,21 @@ def test_a_comparison_that_nothing_decides_ends_the_trace() -> None:
         assert number(holds=None) > 2
 
 
-@pytest.mark.parametrize("made_whole", [int, round, math.ceil, math.floor, math.trunc])
+@pytest.mark.parametrize("made_whole", [int, round, math.ceil, math.floor, math.trunc, range, operator.index])
 def test_it_is_no_size(made_whole: Callable[[float], int]) -> None:
     with pytest.raises(DataDependentOutputException):
         made_whole(number())
+
+
+def test_pytorch_takes_it_for_no_size_either_and_says_what_it_is() -> None:
+    with pytest.raises(TypeError, match="ComputedNumber"):
+        torch.zeros(number())  # type: ignore[arg-type]  # what is tested
+    with pytest.raises(DataDependentOutputException):
+        torch.zeros(3)[: number()]  # type: ignore[misc]  # likewise
+
+
+def test_it_is_written_as_a_whole_number_where_that_is_asked_for() -> None:
+    assert f"{number(3.0):d} of {number(4.0):>3d}" == "3 of   4"
 
 
 def test_tensors_take_it_as_a_number() -> None:
@@ -48,7 +59,7 @@ def test_tensors_take_it_as_a_number() -> None:
     assert (number(3.0) - torch.ones(2)).tolist() == [2.0, 2.0]
 
 
-def test_it_is_read_from_unknown_floating_point_values_alone() -> None:
+def test_it_is_read_from_unknown_numbers_alone() -> None:
     fakes = TraceFakeMode()
     with fakes, reading_computed_numbers(number):
         unknown = torch.empty(1).sum()
@@ -57,8 +68,12 @@ def test_it_is_read_from_unknown_floating_point_values_alone() -> None:
         for read in (int, math.ceil, math.floor):
             with pytest.raises(DataDependentOutputException):
                 read(unknown)
-        with pytest.raises(DataDependentOutputException):
-            torch.empty(1, dtype=torch.long).sum().item()
+        count = torch.empty(1, dtype=torch.long).sum().item()
+        assert isinstance(count, ComputedNumber)
+        assert max(count, 1.0) == 1.0
+        for unread in (torch.empty(1) > 0, torch.empty(1, dtype=torch.complex64)):
+            with pytest.raises(DataDependentOutputException):
+                unread.item()
     assert "item" not in vars(FakeTensor)
     with fakes, reading_computed_numbers(lambda: None), pytest.raises(DataDependentOutputException):
         unknown.item()

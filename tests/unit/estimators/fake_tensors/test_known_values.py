@@ -79,6 +79,21 @@ def test_large_inputs_are_not_kept(fakes: TraceFakeMode) -> None:
         large[0].item()
 
 
+def test_overlaps_of_boxes_with_many_anchors_are_known(fakes: TraceFakeMode) -> None:
+    boxes, anchors = (learned(fakes, torch.arange(float(count))) for count in (3, LARGEST_ELEMENTS))
+    with fakes, Knowing(fakes):
+        overlaps = (boxes[:, None] - anchors).abs()  # larger than any whole numbers that are kept
+        assert (overlaps < 1).any(dim=0).sum().item() == 3
+        assert (overlaps < 1).nonzero().shape == (3, 2)
+
+
+def test_numbers_that_code_writes_down_are_known(fakes: TraceFakeMode) -> None:
+    with fakes, Knowing(fakes):
+        ranges = torch.tensor([[0.0, 64.0], [64.0, 128.0]])
+        assert (torch.empty(2).new_tensor([32.0, 32.0]) < ranges[:, 1]).tolist() == [True, True]
+        assert (ranges >= 64).nonzero().shape == (3, 2)
+
+
 def test_images_of_the_batch_tell_which_of_them_are_empty(fakes: TraceFakeMode) -> None:
     images = torch.stack([torch.zeros(LARGEST_ELEMENTS), torch.ones(LARGEST_ELEMENTS)])
     fake = fakes.from_tensor(images)

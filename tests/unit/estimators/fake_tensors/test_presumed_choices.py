@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from torch._subclasses.fake_tensor import DynamicOutputShapeException
+from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from memplan.estimators.fake_tensors.computed_numbers import ComputedNumber
 from memplan.estimators.fake_tensors.fake_mode import TraceFakeMode
 from memplan.estimators.fake_tensors.known_values import run_with_known_values
 from memplan.estimators.fake_tensors.presumed_choices import PresumedChoices
@@ -28,14 +29,18 @@ class Presuming(TorchDispatchMode):
         self.choices = PresumedChoices()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.choices.write_most(func, args)
         try:
-            result = run_with_known_values(func, args, kwargs or {}, fakes=self._fakes)
+            result = self._run(func, args, kwargs or {})
         except DynamicOutputShapeException:
-            result = self.choices.most(func, args, kwargs or {})
+            result = self.choices.most(func, args, kwargs or {}, run=self._run)
             if result is None:
                 raise
         self.choices.choose(func, args, kwargs or {}, result)
         return result
+
+    def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        return run_with_known_values(func, args, kwargs, fakes=self._fakes)
 
 
 @pytest.fixture
@@ -66,6 +71,31 @@ def test_what_is_known_of_all_is_known_of_those_that_are_kept(presuming: Presume
     kept = torch.where(torch.empty(4) > 0.5)[0]
     assert levels[kept].unique().tolist() == [0, 1]
     assert len(presuming.notes) == 1
+
+
+def test_what_is_selected_directly_is_known_as_well(presuming: PresumedChoices) -> None:
+    levels = torch.tensor([0, 0, 1, 1])
+    assert levels[torch.empty(4) > 0.5].unique().tolist() == [0, 1]
+    assert len(presuming.notes) == 1
+
+
+def test_a_mask_keeps_what_is_known_of_it_where_scores_narrow_it_down(presuming: PresumedChoices) -> None:
+    inside = torch.tensor([True, False, True, False])
+    inside[inside.clone()] = torch.empty(2) > 0.5
+    assert torch.empty(4, 3)[inside].shape == (2, 3)
+    (note,) = presuming.notes
+    assert "taken at its most" in note
+
+
+@pytest.mark.parametrize("read", [lambda count: count, lambda count: ComputedNumber(1.0, lambda: True)])
+def test_the_best_of_a_computed_number_are_all(read: Any, presuming: PresumedChoices) -> None:
+    count = read(torch.empty(4).sum().int())
+    with presuming.choosing_all_of_computed_numbers():
+        assert torch.topk(torch.empty(4, 3), count, dim=0).indices.shape == (4, 3)
+        assert torch.empty(4, 3).topk(k=count).values.shape == (4, 3)
+        assert torch.empty(4, 3).topk(2).values.shape == (4, 2)
+        assert torch.empty(4, 3).topk(torch.tensor(2)).values.shape == (4, 2)
+    assert "topk" not in vars(FakeTensor)
 
 
 def test_experts_are_chosen_evenly(presuming: PresumedChoices) -> None:
@@ -119,8 +149,15 @@ def test_what_nothing_bounds_is_refused(presuming: PresumedChoices) -> None:
 def test_a_condition_is_decided_by_the_draw_as_often_as_a_module_may_run(fraction: float, *, holds: bool) -> None:
     choices, draws = PresumedChoices(), RandomDraws(fraction)
     assert not draws.were_read
-    modules = [*16 * ["first", "second"], "first", "third"]
-    assert [choices.decide(draws, each) for each in modules] == [*32 * [holds], None, holds]
+    decided, modules = [], [*16 * ["first", "second"], "first", "third"]
+    while modules:  # as a loop that goes on for as long as a condition holds
+        decided.append(choices.decide(draws, modules.pop(0)))
+    assert decided == [*32 * [holds], None, holds]
     assert draws.were_read
     assert draws.notes == ()  # it is none of the step's own
     assert "tried both ways" in choices.notes[0]
+
+
+def test_conditions_in_a_loop_over_boxes_are_decided_for_each_of_them() -> None:
+    choices, draws = PresumedChoices(), RandomDraws(HIGH)
+    assert all(choices.decide(draws, "head") for _ in range(100))

@@ -17,6 +17,7 @@ from memplan.estimators.recorder.fake_model import (
     attributes_left_on_host,
     auxiliary_tensors,
     fake_copy,
+    remember_attributes,
     remember_buffers,
 )
 from memplan.training.skipped_initialisation import LARGE_ELEMENTS
@@ -120,3 +121,21 @@ def test_whole_numbers_in_small_buffers_are_known() -> None:
     assert not is_known(fake.unfilled)
     known_value(fake.seen).add_(5)
     assert known_value(fake.last) == 5
+
+
+def test_tensors_in_plain_attributes_are_known_however_they_are_held() -> None:
+    class Anchors:
+        def __init__(self) -> None:
+            self.levels = [torch.tensor([1.0]), torch.tensor([2.0])]
+            self.owner = self
+
+    real = nn.Module()
+    real.strides = torch.tensor([8, 16])
+    real.by_name = {"a": (torch.tensor(3.0), "text")}
+    real.anchors = Anchors()
+    real.other = nn.ParameterList([torch.zeros(2)])
+    fake = fake_copy(real, TraceFakeMode())
+    remember_attributes(fake, real)
+    held = [fake.strides, fake.by_name["a"][0], *fake.anchors.levels]
+    assert [known_value(each).tolist() for each in held] == [[8, 16], 3.0, [1.0], [2.0]]
+    assert not any(is_known(each) for each in fake.parameters())

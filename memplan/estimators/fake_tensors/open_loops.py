@@ -1,0 +1,22 @@
+"""Loops that only a condition ends, as ``while`` has it; a ``for`` ends with what it runs over."""
+
+from __future__ import annotations
+
+import dis
+import functools
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import CodeType
+
+_FOR = "FOR_ITER"
+_AWAITING = "JUMP_BACKWARD_NO_INTERRUPT"
+
+
+@functools.cache
+def has_open_loop(code: CodeType) -> bool:
+    """Whether code loops for as long as a condition holds; those of functions that it calls are not seen."""
+    instructions = list(dis.get_instructions(code))
+    operators = {each.offset: each.opname for each in instructions}
+    backward = (each for each in instructions if "JUMP_BACKWARD" in each.opname and each.opname != _AWAITING)
+    return any(operators[each.argval] != _FOR for each in backward)
