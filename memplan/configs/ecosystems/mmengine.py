@@ -101,6 +101,8 @@ class MMEngine(OpenMMLab):
             found.append("the config has no optim_wrapper.optimizer.lr, so its learning rates are left alone")
         if "activation_checkpointing" in document.values:
             found.append("activation_checkpointing names modules of the model; memplan leaves it as it is")
+        if document.values.get("compile"):
+            found.append("compile is left out where the step is built from this config, which takes more without it")
         return tuple(found)
 
     def obstacle(self, config: UserConfig, recipe: Recipe) -> str | None:

@@ -53,6 +53,20 @@ def test_the_precision_is_the_wrappers(tmp_path: Path, text: str, precision: Pre
     assert (recipe.micro_batch_size, recipe.precision, recipe.learning_rate) == (4, precision, 0.01)
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("compile = True\n", "compile is left out"),
+        ("compile = dict(mode='default')\n", "compile is left out"),
+        ("compile = False\n", None),
+        ("activation_checkpointing = ['backbone']\n", "activation_checkpointing names modules"),
+    ],
+)
+def test_what_the_runner_does_to_the_model_itself_is_told(tmp_path: Path, text: str, told: str | None) -> None:
+    notes = config_of(tmp_path, LOADER + WRAPPER + text).notes
+    assert [told is not None and each.startswith(told) for each in notes] == ([] if told is None else [True])
+
+
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_autocast_is_no_choice_on_the_cpu_where_its_wrapper_refuses_to_be_built(
     tmp_path: Path, precision: Precision
