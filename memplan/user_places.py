@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from memplan.errors import WorkloadError, raised_text
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Iterator
     from types import CodeType
 
 _MEMPLAN = Path(__file__).parent
@@ -46,10 +46,10 @@ def place_of_call() -> str | None:
     return _innermost((frame.f_code.co_filename, line) for frame, line in traceback.walk_stack(None))
 
 
-def code_of_call() -> CodeType | None:
-    """Return the innermost code that is running now and is not PyTorch's, memplan's or Python's own."""
+def running_code() -> Iterator[CodeType]:
+    """Yield the code that is running now, innermost first, but for PyTorch's, memplan's and Python's own."""
     frames = (frame for frame, _ in traceback.walk_stack(None))
-    return next((frame.f_code for frame in frames if not _is_machinery(frame.f_code.co_filename)), None)
+    return (frame.f_code for frame in frames if not _is_machinery(frame.f_code.co_filename))
 
 
 def users_place_of_caller() -> str | None:

@@ -1,7 +1,7 @@
 """Numbers that a model reads from computed tensors: as good as any for logs and sums, and undecided when compared.
 
-They are no sizes: what they are made a whole number for ends the trace, and PyTorch, which asks for an integer's type,
-refuses them.
+They are no sizes: what they are made a whole number for ends the trace, ranges up to them do, and PyTorch, which asks
+for an integer's type, refuses them.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
 
@@ -67,6 +68,17 @@ def _made_whole(_: ComputedNumber) -> int:
     raise DataDependentOutputException(READ)
 
 
+def _refusing(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a function that takes any number for a bound, and makes as many elements, end the trace."""
+
+    def made(*args: Any, **kwargs: Any) -> Any:
+        if any(isinstance(each, ComputedNumber) for each in (*args, *kwargs.values())):
+            raise DataDependentOutputException(READ)
+        return make(*args, **kwargs)
+
+    return made
+
+
 def _arithmetic(of_floats: Callable[..., Any]) -> Callable[..., Any]:
     def computed(number: ComputedNumber, *others: Any) -> Any:
         found = of_floats(number, *others)
@@ -109,6 +121,8 @@ def reading_computed_numbers(read: Callable[[], ComputedNumber | None]) -> Itera
         return int(tensor)  # math.ceil and math.floor, which would ask for a float
 
     with (
+        replaced(torch, "arange", _refusing(torch.arange)),
+        replaced(np, "arange", _refusing(np.arange)),
         replaced(FakeTensor, "item", item),
         replaced(FakeTensor, "__float__", as_float),
         replaced(FakeTensor, "__ceil__", rounded),

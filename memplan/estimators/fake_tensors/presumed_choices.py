@@ -25,7 +25,7 @@ from memplan.estimators.fake_tensors.computed_numbers import ComputedNumber
 from memplan.estimators.fake_tensors.known_values import LARGEST_ELEMENTS, is_known, known_value, remember_value
 from memplan.estimators.fake_tensors.open_loops import has_open_loop
 from memplan.estimators.fake_tensors.replaced import replaced
-from memplan.user_places import code_of_call, named_places, place_of_call
+from memplan.user_places import named_places, place_of_call, running_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,6 +46,7 @@ _INDEXED = (
 _CHECKS = (_ATEN.all.default, _ATEN._is_all_true.default)  # noqa: SLF001 - an operator
 _COMPARISONS = tuple(getattr(_ATEN, name).Scalar for name in ("eq", "ne", "gt", "ge", "lt", "le"))
 _MOST_DECISIONS = 16  # of one module at one place: two steps of two micro-batches and evaluation take fewer
+_MOST_IN_LOOPS = 1 << 14  # where loops run over something, such as boxes, and end by themselves
 _CHOICES = {  # operator -> position of the chosen indices among its results; None for a single result
     _ATEN.topk.default: 1,
     _ATEN.sort.default: 1,
@@ -117,9 +118,10 @@ class PresumedChoices:
 
     def decide(self, draws: RandomDraws, module: str) -> bool | None:
         """Return whether a condition that a module reads holds in this draw; None where a loop runs by it."""
-        place, code = place_of_call() or "a package", code_of_call()
+        place = place_of_call() or "a package"
         self._decisions[place, module] += 1
-        if self._decisions[place, module] > _MOST_DECISIONS and (code is None or has_open_loop(code)):
+        count = self._decisions[place, module]
+        if count > _MOST_IN_LOOPS or (count > _MOST_DECISIONS and any(map(has_open_loop, running_code()))):
             return None
         self._note(_Presumed.EITHER)
         return draws.decide()

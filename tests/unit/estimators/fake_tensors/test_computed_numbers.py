@@ -6,6 +6,7 @@ import math
 import operator
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
@@ -57,6 +58,18 @@ def test_it_is_written_as_a_whole_number_where_that_is_asked_for() -> None:
 def test_tensors_take_it_as_a_number() -> None:
     assert (torch.ones(2) * number(3.0)).tolist() == [3.0, 3.0]
     assert (number(3.0) - torch.ones(2)).tolist() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("arange", ["torch.arange(count)", "torch.arange(0, end=count)", "np.arange(count)"])
+def test_nothing_ranges_up_to_it(arange: str) -> None:
+    fakes, numpy_made, torch_made = TraceFakeMode(), np.arange, torch.arange
+    with fakes, reading_computed_numbers(number):
+        count = torch.empty(1, dtype=torch.long).max().item()
+        with pytest.raises(DataDependentOutputException):
+            eval(arange)  # noqa: S307 - one of three
+        assert torch.arange(3).shape == np.arange(3).shape
+    assert count == 1.0
+    assert (np.arange, torch.arange) == (numpy_made, torch_made)
 
 
 def test_it_is_read_from_unknown_numbers_alone() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -158,6 +159,25 @@ def test_a_condition_is_decided_by_the_draw_as_often_as_a_module_may_run(fractio
     assert "tried both ways" in choices.notes[0]
 
 
+def test_a_loop_that_asks_another_function_whether_to_go_on_is_seen_as_well() -> None:
+    choices, draws = PresumedChoices(), RandomDraws(HIGH)
+    asked = 0
+
+    def goes_on() -> bool:
+        nonlocal asked
+        asked += 1
+        return bool(choices.decide(draws, "solver"))
+
+    while goes_on():
+        pass
+    assert asked == 17
+
+
 def test_conditions_in_a_loop_over_boxes_are_decided_for_each_of_them() -> None:
     choices, draws = PresumedChoices(), RandomDraws(HIGH)
-    assert all(choices.decide(draws, "head") for _ in range(100))
+
+    def decided() -> list[bool | None]:
+        return [choices.decide(draws, "head") for _ in range(100)]
+
+    with ThreadPoolExecutor(1) as thread:  # where no loops of the test runner are on the stack
+        assert thread.submit(decided).result() == 100 * [True]
