@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
+import cloudpickle
 import pytest
 import torch
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.gpu
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # a child may find another package called tests
 
 
 def make_model() -> Any:
