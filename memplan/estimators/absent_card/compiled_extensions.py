@@ -49,10 +49,10 @@ def absent_extension_kernels(tell_uncounted: Callable[[str], None]) -> Iterator[
         for name, function, rule in _functions_of_tensors(module)
     }
     with ExitStack() as stack:
-        for module, name, value in _references(stand_ins.keys()):
+        for module, name, value in _references(stand_ins.keys()) if stand_ins else ():
             stack.enter_context(replaced(module, name, stand_ins[id(value)]))
-        for module in _loaded_modules():
-            if _MMCV in sys.modules and module.__name__.startswith("mmcv.ops.") and hasattr(module, _MMCV_SEES_CARD):
+        for module in _loaded_modules() if _MMCV in sys.modules else ():
+            if module.__name__.startswith("mmcv.ops.") and hasattr(module, _MMCV_SEES_CARD):
                 stack.enter_context(replaced(module, _MMCV_SEES_CARD, True))
         yield
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 _BOXES_OF_A_WORD = 64  # of which each box suppresses some, one bit each
 
@@ -54,7 +54,7 @@ def _deform_conv_forward(
     ones = images.new_ones(output.shape[2:])
     samples, channels, *size = output.shape
     buffer = output.new_zeros((samples // im2col_step, channels, im2col_step, *size))
-    for out, kernel, unfolded in zip(buffer[0].chunk(group), weight.chunk(group), columns.chunk(group), strict=True):
+    for out, kernel, unfolded in _by_group(group, buffer[0], weight, columns):
         out.flatten(1).addmm_(kernel.flatten(1), unfolded)
     output.view(samples // im2col_step, im2col_step, channels, *size).copy_(buffer.transpose(1, 2))
     del ones
@@ -74,7 +74,7 @@ def _deform_conv_backward_input(
 ) -> None:
     columns = _columns(images, weight, gradient, images_at_once=im2col_step)
     first = gradient[:im2col_step].transpose(0, 1)
-    for unfolded, kernel, of_output in zip(columns.chunk(group), weight.chunk(group), first.chunk(group), strict=True):
+    for unfolded, kernel, of_output in _by_group(group, columns, weight, first):
         unfolded.addmm_(kernel.flatten(1).t(), of_output.flatten(1), beta=0)
 
 
@@ -93,9 +93,7 @@ def _deform_conv_backward_parameters(
     if im2col_step > 1:
         buffer = buffer.clone()
     first = buffer[:im2col_step].view(gradient.shape[1], -1)
-    for found, of_output, unfolded in zip(
-        of_weight.chunk(group), first.chunk(group), columns.chunk(group), strict=True
-    ):
+    for found, of_output, unfolded in _by_group(group, of_weight, first, columns):
         found.flatten(1).addmm_(of_output, unfolded.t())
 
 
@@ -114,9 +112,8 @@ def _modulated_forward(
 ) -> None:
     ones = images.new_ones(output.shape[2:])
     columns = _columns(images, weight, output, images_at_once=1)
-    for image in output.zero_():
-        for out, kernel, unfolded in zip(image.chunk(group), weight.chunk(group), columns.chunk(group), strict=True):
-            out.flatten(1).addmm_(kernel.flatten(1), unfolded)
+    for out, kernel, unfolded in _by_group(group, output.zero_()[0], weight, columns):
+        out.flatten(1).addmm_(kernel.flatten(1), unfolded)
     if with_bias:
         output += bias.view(1, -1, 1, 1)
     del ones
@@ -142,13 +139,15 @@ def _modulated_backward(
 ) -> None:
     ones = images.new_ones(gradient.shape[2:])
     columns = _columns(images, weight, gradient, images_at_once=1)
-    for image in gradient:
-        for of_output, kernel, found, unfolded in zip(
-            image.chunk(group), weight.chunk(group), of_weight.chunk(group), columns.chunk(group), strict=True
-        ):
-            unfolded.addmm_(kernel.flatten(1).t(), of_output.flatten(1), beta=0)
-            found.flatten(1).addmm_(of_output.flatten(1), unfolded.t())
+    for of_output, kernel, found, unfolded in _by_group(group, gradient[0], weight, of_weight, columns):
+        unfolded.addmm_(kernel.flatten(1).t(), of_output.flatten(1), beta=0)
+        found.flatten(1).addmm_(of_output.flatten(1), unfolded.t())
     del ones
+
+
+def _by_group(group: int, *tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
+    """Part tensors into the groups of a convolution; one image stands for all, which take the same by turns."""
+    return zip(*(each.chunk(group) for each in tensors), strict=True)
 
 
 def _columns(images: torch.Tensor, weight: torch.Tensor, output: torch.Tensor, *, images_at_once: int) -> torch.Tensor:

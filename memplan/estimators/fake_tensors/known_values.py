@@ -18,7 +18,7 @@ from memplan.estimators.fake_tensors.filled_values import filled_value
 from memplan.estimators.fake_tensors.presumed_values import presumed_truth
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from torch._ops import OpOverload
 
@@ -120,23 +120,21 @@ def _presumed_everywhere(operator: OpOverload, args: tuple[Any, ...], result: Fa
 
 def _is_small(operator: OpOverload, result: FakeTensor, args: tuple[Any, ...]) -> bool:
     elements = result.numel()
-    if result.is_floating_point() and _holds_known_floats(args):
-        largest = _LARGEST_FLOAT_ELEMENTS
-    else:
-        largest = _LARGEST_VIEWED_ELEMENTS if operator.is_view else LARGEST_ELEMENTS
-    return elements <= largest or any(is_known(each) and elements <= each.numel() for each in args)
-
-
-def _holds_known_floats(args: tuple[Any, ...]) -> bool:
-    return any(is_known(each) and each.is_floating_point() for each in _tensors(args))
+    largest = _LARGEST_VIEWED_ELEMENTS if operator.is_view else LARGEST_ELEMENTS
+    if elements <= largest or any(is_known(each) and elements <= each.numel() for each in args):
+        return True
+    is_small_real = elements <= _LARGEST_FLOAT_ELEMENTS and result.is_floating_point()
+    return is_small_real and any(each.is_floating_point() for each in _known_among(args))
 
 
 def _may_be_known(args: tuple[Any, ...], result: FakeTensor) -> bool:
-    return _is_integral(result) or result.numel() == 1 or any(map(_holds_known, args)) or not _tensors(args)
+    is_plain = _is_integral(result) or result.numel() == 1
+    return is_plain or next(_known_among(args), None) is not None or not _tensors(args)
 
 
-def _holds_known(argument: Any) -> bool:
-    return any(map(is_known, argument)) if isinstance(argument, list | tuple) else is_known(argument)
+def _known_among(args: tuple[Any, ...]) -> Iterator[torch.Tensor]:
+    for argument in args:
+        yield from filter(is_known, argument if isinstance(argument, list | tuple) else (argument,))
 
 
 def _update_result(
