@@ -161,11 +161,11 @@ class PresumedChoices:
         """Let ``topk`` choose all there are where how many is computed, while the context is open."""
 
         def choosing(ordinary: Callable[..., Any]) -> Callable[..., Any]:
-            def topk(tensor: torch.Tensor, k: Any, dim: int = -1, *args: Any, **kwargs: Any) -> Any:
+            def topk(input: torch.Tensor, k: Any, dim: int = -1, *args: Any, **kwargs: Any) -> Any:  # noqa: A002 - torch's
                 if isinstance(k, ComputedNumber) or (isinstance(k, FakeTensor) and known_value(k) is None):
                     self._note(_Presumed.MOST)
-                    k = tensor.shape[dim]
-                return ordinary(tensor, k, dim, *args, **kwargs)
+                    k = input.shape[dim]
+                return ordinary(input, k, dim, *args, **kwargs)
 
             return topk
 

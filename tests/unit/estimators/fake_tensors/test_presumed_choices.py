@@ -94,6 +94,7 @@ def test_the_best_of_a_computed_number_are_all(read: Any, presuming: PresumedCho
     with presuming.choosing_all_of_computed_numbers():
         assert torch.topk(torch.empty(4, 3), count, dim=0).indices.shape == (4, 3)
         assert torch.empty(4, 3).topk(k=count).values.shape == (4, 3)
+        assert torch.topk(input=torch.empty(4, 3), k=count, dim=1).values.shape == (4, 3)
         assert torch.empty(4, 3).topk(2).values.shape == (4, 2)
         assert torch.empty(4, 3).topk(torch.tensor(2)).values.shape == (4, 2)
     assert "topk" not in vars(FakeTensor)
