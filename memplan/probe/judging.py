@@ -19,17 +19,27 @@ if TYPE_CHECKING:
     from memplan.results import Measurement
 
 
-def over_step_limit(limit: StepLimit | None, *, step: int, running_s: float) -> TrialVerdict | None:
+def over_step_limit(
+    limit: StepLimit | None, *, step: int, running_s: float, before_s: float | None = None
+) -> TrialVerdict | None:
     """Report an optimizer step that takes longer than it may.
 
     Args:
         limit: of each step; None where there is none.
         step: number of the step that runs.
         running_s: wall time since it started.
+        before_s: wall time of the step before it; None where that is not known.
     """
-    if limit is None or running_s <= limit.limit_s:
+    if limit is None:
         return None
-    evidence = f"step {step} still running after {running_s:.0f} s ({_usual(limit)})"
+    if limit.slow_s is not None and before_s is not None and min(before_s, running_s) > limit.slow_s:
+        evidence = (
+            f"given up in step {step} after {running_s:.0f} s: the one before took {before_s:.1f} s ({_usual(limit)})"
+        )
+    elif running_s > limit.limit_s:
+        evidence = f"step {step} still running after {running_s:.0f} s ({_usual(limit)})"
+    else:
+        return None
     return TrialVerdict(kind=OutcomeKind.TIMEOUT, evidence=evidence)
 
 

@@ -145,6 +145,7 @@ class _Watch:
         self._has_verdict = False
         self._has_readings = False
         self._since = time.monotonic()
+        self._step_before_s: float | None = None
         self._stepping_since: float | None = None
 
     @property
@@ -154,8 +155,11 @@ class _Watch:
 
     def hear(self, message: object) -> None:
         if isinstance(message, TrialProgress):
+            now, before = time.monotonic(), self._progress
+            if before is not None and before.phase in LIMITED_PHASES and before.step != message.step:
+                self._step_before_s = now - self._since
             self._progress = message
-            self._since = time.monotonic()
+            self._since = now
             if message.step is not None and self._stepping_since is None:
                 self._stepping_since = self._since
             if self._on_progress is not None:
@@ -198,7 +202,9 @@ class _Watch:
         if progress is None or progress.step is None or progress.phase not in LIMITED_PHASES:
             return None
         running_s = time.monotonic() - self._since
-        return over_step_limit(self._request.step_limit, step=progress.step, running_s=running_s)
+        return over_step_limit(
+            self._request.step_limit, step=progress.step, running_s=running_s, before_s=self._step_before_s
+        )
 
     def _over_budget(self, pid: int) -> TrialVerdict | None:
         if self._request.device.kind is not DeviceKind.CPU:

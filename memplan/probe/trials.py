@@ -38,11 +38,13 @@ class StepLimit:
         limit_s: wall time of the step.
         usual_s: step time that the limit was derived from, quoted as evidence; None where it was set as it is.
         usual_precision: number format of that step; None where it is not known.
+        slow_s: wall time beyond which no two steps one after another may go; None where each may go to the limit.
     """
 
     limit_s: float
     usual_s: float | None = None
     usual_precision: Precision | None = None
+    slow_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -379,6 +380,14 @@ def test_a_hang_is_stopped_and_says_where_it_hung(end_of) -> None:
     assert outcome.kind is OutcomeKind.TIMEOUT, outcome
     assert outcome.evidence == "step 1 still running after 2 s (bf16: 0.1 s)"
     assert "in wait_for_a_lock_that_nobody_releases" in outcome.log_tail
+
+
+def test_a_recipe_whose_steps_are_slow_is_given_up_in_the_second(end_of) -> None:
+    limit = StepLimit(limit_s=60.0, usual_s=0.01, usual_precision=Precision.FP32, slow_s=0.1)
+    outcome = end_of("takes_a_third_of_a_second_a_step", step_limit=limit)
+    assert outcome.kind is OutcomeKind.TIMEOUT, outcome
+    said = r"given up in step [23] after 0 s: the one before took 0\.\d s \(fp32: 0\.0 s\)"
+    assert re.fullmatch(said, outcome.evidence)
 
 
 def test_a_trial_that_takes_too_long_in_all_is_stopped(end_of) -> None:

@@ -161,6 +161,10 @@ def hangs(config: Any) -> Workload:
     return workload(wait_for_a_lock_that_nobody_releases)
 
 
+def takes_a_third_of_a_second_a_step(config: Any) -> Workload:
+    return workload(lambda: time.sleep(0.3))
+
+
 def segfaults(config: Any) -> Workload:
     return workload(lambda: ctypes.string_at(0))
 

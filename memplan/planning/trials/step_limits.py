@@ -18,8 +18,10 @@ _SHORTEST_STEP_LIMIT_S = 10.0
 _HANGS_AFTER = 30
 _SHORTEST_HANG_S = 60.0
 # A precision that is this many times as slow at the same micro-batch is not tried at a larger one: what weighs most at
-# small sizes, the casts of autocast and the launches of kernels, does not make up so much.
+# small sizes, the casts of autocast and the launches of kernels, does not make up so much. Where its steps are long,
+# two of them are enough to know.
 _TOO_SLOW = 3
+_LONG_STEP_S = 2.0
 
 
 def _usual_step_s(reference: Trial, recipe: Recipe) -> float | None:
@@ -35,11 +37,16 @@ def step_limit(reference: Trial, recipe: Recipe) -> StepLimit | None:
     usual_s = _usual_step_s(reference, recipe)
     if usual_s is None:
         return None
-    if recipe.precision is reference.recipe.precision:
+    precision = reference.recipe.precision
+    if recipe.precision is precision:
         limit_s = max(_SHORTEST_HANG_S, _HANGS_AFTER * usual_s)
-    else:
-        limit_s = max(_SHORTEST_STEP_LIMIT_S, _HOPELESS_SLOWDOWN * usual_s)
-    return StepLimit(limit_s=limit_s, usual_s=usual_s, usual_precision=reference.recipe.precision)
+        return StepLimit(limit_s=limit_s, usual_s=usual_s, usual_precision=precision)
+    return StepLimit(
+        limit_s=max(_SHORTEST_STEP_LIMIT_S, _HOPELESS_SLOWDOWN * usual_s),
+        usual_s=usual_s,
+        usual_precision=precision,
+        slow_s=max(_LONG_STEP_S, _TOO_SLOW * usual_s),
+    )
 
 
 def hopeless_slowdown(trial: Trial, reference: Trial) -> float | None:

@@ -150,6 +150,7 @@ class _Watch:
         self._tree = ProcessTree()
         self._other_processes_bytes = 0
         self._since = time.monotonic()
+        self._step_before_s: float | None = None
         self._stepping_since: float | None = None
         self._is_on_cpu = request.device.kind is DeviceKind.CPU
         self.cards = CardWatch(request.card_indices)
@@ -162,8 +163,10 @@ class _Watch:
             if isinstance(event, OptimizerBuilt):
                 self._tell(TrialProgress(phase=TrialPhase.BUILDING))
             if isinstance(event, StepEnded):
-                self._since = time.monotonic()
-                self._stepping_since = self._stepping_since or self._since
+                now = time.monotonic()
+                self._step_before_s = None if self._stepping_since is None else now - self._since
+                self._since = now
+                self._stepping_since = self._stepping_since or now
                 self._tell(self._progress(event))
             if isinstance(event, StepsFinished):
                 self._since = time.monotonic()
@@ -242,7 +245,10 @@ class _Watch:
 
     def _over_step_limit(self) -> TrialVerdict | None:
         steps, running_s = steps_taken(self.events), time.monotonic() - self._since
-        return over_step_limit(self._request.step_limit, step=steps + 1, running_s=running_s) if steps else None
+        if not steps:
+            return None
+        limit, before_s = self._request.step_limit, self._step_before_s
+        return over_step_limit(limit, step=steps + 1, running_s=running_s, before_s=before_s)
 
     def _over_budget(self, pid: int) -> TrialVerdict | None:
         training = {event.pid for event in self.events if isinstance(event, OptimizerBuilt)}

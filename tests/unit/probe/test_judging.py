@@ -145,6 +145,17 @@ def test_a_step_is_stopped_beyond_its_limit_and_told_beside_what_the_limit_follo
     assert (verdict.kind, verdict.evidence) == (OutcomeKind.TIMEOUT, said)
 
 
+def test_two_steps_that_are_both_slow_are_enough_to_stop() -> None:
+    limit = StepLimit(limit_s=10.0, usual_s=0.5, usual_precision=Precision.FP32, slow_s=2.0)
+    assert over_step_limit(limit, step=1, running_s=3.0) is None
+    assert over_step_limit(limit, step=2, running_s=2.0, before_s=3.0) is None
+    assert over_step_limit(limit, step=2, running_s=3.0, before_s=2.0) is None
+    verdict = over_step_limit(limit, step=2, running_s=2.1, before_s=3.0)
+    assert verdict is not None
+    assert verdict.kind is OutcomeKind.TIMEOUT
+    assert verdict.evidence == "given up in step 2 after 2 s: the one before took 3.0 s (fp32: 0.5 s)"
+
+
 def test_a_step_without_a_limit_may_take_any_time() -> None:
     assert over_step_limit(None, step=3, running_s=1e6) is None
 

@@ -16,7 +16,8 @@ from memplan.probe.commands import cards as command_cards
 from memplan.probe.commands import trial as command_trial
 from memplan.probe.commands.cards import allocator_limit_bytes, visible_cards
 from memplan.probe.launcher import run_trial
-from memplan.recipe import Recipe
+from memplan.probe.trials import StepLimit
+from memplan.recipe import Precision, Recipe
 from memplan.results import Outcome, OutcomeKind
 from memplan.units import GIB, MIB
 from tests.making import CARD, CPU, REQUEST, command, context
@@ -90,6 +91,14 @@ def test_a_script_that_is_slow_to_start_is_given_time_and_a_slow_step_is_not(tmp
     assert outcome.kind is OutcomeKind.TIMEOUT
     assert re.fullmatch(r"still running after \d+ s \(limit 1 s\): 1 step", outcome.evidence)
     assert "in train" in outcome.log_tail
+
+
+def test_a_script_whose_steps_are_slow_is_given_up_in_the_second(tmp_path: Path) -> None:
+    limit = StepLimit(limit_s=60.0, usual_s=0.1, usual_precision=Precision.FP32, slow_s=0.5)
+    outcome = ran(LOOP + "for _ in range(9):\n    train(1.0, 1.0)\n", tmp_path, step_limit=limit)
+    assert outcome.kind is OutcomeKind.TIMEOUT
+    said = r"given up in step \d after [1-9] s: the one before took \d\.\d s \(fp32: 0\.1 s\)"
+    assert re.fullmatch(said, outcome.evidence)
 
 
 def test_a_script_whose_every_step_is_skipped_is_ended_as_a_loss_that_is_not_finite(tmp_path: Path) -> None:
