@@ -25,6 +25,7 @@ from memplan.probe.journal import Journal
 from memplan.probe.journal_file import require_store
 from memplan.probe.launcher import trial_template
 from memplan.probe.trials import trial_environment
+from memplan.workload import TrainingCommand
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,10 +51,13 @@ class Planning:
         self._observer = observer
         self._journal = Journal(question.request.store)
         self._surroundings = read_surroundings(question.device)
-        self._trial_template = trial_template()
+        source, device = question.subject.source, question.device
+        # a trace changes torch before it imports a package that keeps what it finds there; a trial does not
+        early = () if isinstance(source, TrainingCommand) or not device.is_here else source.installed_modules
+        self._trial_template = trial_template(early)
         # off cards both see the same, and one load of torch serves traces and trials
-        is_on_card = question.device.live_index is not None
-        self._trace_template = trace_template() if is_on_card else self._trial_template
+        is_shared = device.live_index is None and not early
+        self._trace_template = self._trial_template if is_shared else trace_template()
 
     def plan(self, *, fresh: bool = False) -> Plan:
         """Estimate, try, choose and write the patch; the finished plan is stored.

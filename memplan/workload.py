@@ -134,6 +134,12 @@ class WorkloadReference:
     config_path: str | None
     search_path: tuple[str, ...]
 
+    @property
+    def installed_modules(self) -> tuple[str, ...]:
+        """Modules that are no user's and that loading it imports: memplan's own, where it makes the workload."""
+        module = self.target.partition(":")[0]
+        return (module,) if module.partition(".")[0] == __package__ else ()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PickledWorkload:
@@ -144,12 +150,14 @@ class PickledWorkload:
         fingerprint: a digest that is the same for the same workload, in other processes too.
         search_path: the caller's ``sys.path``, so that what was pickled by reference is found again.
         torch_settings: what the caller's process has set; None for torch's defaults.
+        installed_modules: modules of installed packages and of memplan that loading it imports.
     """
 
     payload: bytes
     fingerprint: str
     search_path: tuple[str, ...]
     torch_settings: TorchSettings | None = None
+    installed_modules: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,19 @@ whatever it started goes with it.
 Linux only. Messages are pickled values of memplan's own plain types.
 """
 
+from memplan.children.early_imports import installed_modules
 from memplan.children.running import LOG_TAIL_BYTES, ChildEnding, run_child, stop_after
 from memplan.children.serving import serve
 from memplan.children.shell import become_shell_command
 from memplan.children.template import Template
 
-__all__ = ["LOG_TAIL_BYTES", "ChildEnding", "Template", "become_shell_command", "run_child", "serve", "stop_after"]
+__all__ = [
+    "LOG_TAIL_BYTES",
+    "ChildEnding",
+    "Template",
+    "become_shell_command",
+    "installed_modules",
+    "run_child",
+    "serve",
+    "stop_after",
+]

@@ -10,6 +10,8 @@ from typing import Self
 REPLY_FD = "MEMPLAN_REPLY_FD"
 LIFELINE_FD = "MEMPLAN_LIFELINE_FD"
 TEMPLATE_FD = "MEMPLAN_TEMPLATE_FD"
+# Names of modules, separated by spaces, that a template loads beside its own.
+IMPORTS = "MEMPLAN_TEMPLATE_IMPORTS"
 # Set in a child's environment, and so in that of whatever it starts.
 MARK = "MEMPLAN_CHILD"
 # Length of the pickled message that follows.

@@ -18,6 +18,7 @@ import threading
 import traceback
 from typing import IO, TYPE_CHECKING, Any
 
+from memplan.children.early_imports import import_early
 from memplan.children.file_pages import map_pages, resident_file_pages
 from memplan.children.protocol import HEADER, LIFELINE_FD, MARK, PACKET_BYTES, READY, REPLY_FD, TEMPLATE_FD, PipeEnds
 
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
 _PR_SET_PDEATHSIG = 1
 
 
-def serve(handle: Handle, *, preload: Callable[[], None] | None = None) -> None:
+def serve(
+    handle: Handle, *, preload: Callable[[], None] | None = None, is_spoilt: Callable[[], bool] = lambda: False
+) -> None:
     """In the child: receive the request, call ``handle(request, reply)`` and end the process.
 
     ``reply`` sends one message to the parent; in a process that user code forked off it does nothing. Standard input is
@@ -40,12 +43,15 @@ def serve(handle: Handle, *, preload: Callable[[], None] | None = None) -> None:
         handle: does the work.
         preload: imports what every child needs; called where this process is a template, and must start no thread that
             a fork would miss, nor touch a device.
+        is_spoilt: says in a fork whether it lacks something; a template whose forks do loads nothing but that.
     """
     _die_with_parent()
-    control = os.environ.pop(TEMPLATE_FD, None)
+    control = os.environ.get(TEMPLATE_FD)
     if control is not None:
         if preload is not None:
             preload()
+        import_early(is_spoilt)
+        del os.environ[TEMPLATE_FD]
         _fork_on_orders(socket.socket(fileno=int(control)), handle)
     else:
         _serve_one(handle, reply_fd=int(os.environ.pop(REPLY_FD)), lifeline_fd=int(os.environ.pop(LIFELINE_FD)))

@@ -2,8 +2,8 @@
 
 Every child is still a process of its own, with its own memory, limits, session and output. What it shares with the
 template are pages of imported code, mapped into it as they were into the template, so that its resident set is that of
-a process that has just imported the same (see :mod:`memplan.children.file_pages`). A template runs no user code and
-touches no device.
+a process that has just imported the same (see :mod:`memplan.children.file_pages`). A template runs no user code, but
+what installed packages do when they are imported, and touches no device.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Self
 
 from memplan.children.interrupts import interrupts_held_back
 from memplan.children.processes import ForkedProcess, kill_marked
-from memplan.children.protocol import MARK, PACKET_BYTES, READY, REAP, TEMPLATE_FD, PipeEnds
+from memplan.children.protocol import IMPORTS, MARK, PACKET_BYTES, READY, REAP, TEMPLATE_FD, PipeEnds
 from memplan.launchers import without_launch_variables
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from types import TracebackType
 
 _READY_WITHIN_S = 120.0
@@ -39,12 +39,14 @@ class Template:
 
     Args:
         module: importable module whose main calls ``serve(handle, preload=...)``.
+        imports: further modules to load, which its forks would all load: of installed packages.
 
     Its forks may do another module's work, where that needs much the same imports.
     """
 
-    def __init__(self, module: str) -> None:
+    def __init__(self, module: str, imports: Collection[str] = ()) -> None:
         self.module = module
+        self._imports = tuple(imports)
         self._running: _Running | None = None
         self._is_usable = True
 
@@ -108,7 +110,7 @@ class Template:
 
     def _start(self, environment: Mapping[str, str]) -> None:
         with interrupts_held_back():  # until it is known what is to be ended
-            self._running = _Running(self.module, environment)
+            self._running = _Running(self.module, environment, self._imports)
 
     def clear_up(self) -> None:
         """Kill what forks of user code have left behind under the template's own mark."""
@@ -124,10 +126,11 @@ def child_environment(environment: Mapping[str, str] | None) -> dict[str, str]:
 class _Running:
     """A template process that has said it is ready."""
 
-    def __init__(self, module: str, environment: Mapping[str, str]) -> None:
+    def __init__(self, module: str, environment: Mapping[str, str], imports: tuple[str, ...]) -> None:
         self.environment = dict(environment)
         self.mark = secrets.token_hex(8)
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        own = {MARK: self.mark, TEMPLATE_FD: str(theirs.fileno()), IMPORTS: " ".join(imports)}
         with theirs:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", module],
@@ -136,7 +139,7 @@ class _Running:
                 stderr=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
-                env={**environment, MARK: self.mark, TEMPLATE_FD: str(theirs.fileno())},
+                env={**environment, **own},
             )
         self._is_ready = False
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
+from memplan.children import installed_modules
 from memplan.children.pickling import pickled
 from memplan.configs import expressible, for_replicas
 from memplan.errors import UsageError, raised_text
@@ -19,6 +20,7 @@ from memplan.workload import PickledWorkload, TrainingCommand, Workload
 
 if TYPE_CHECKING:
     from memplan.configs import UserConfig
+    from memplan.planning.digests.value_digest import ValueDigest
     from memplan.workload import WorkloadSource
 
 
@@ -140,17 +142,17 @@ def subject_of_workload(
         ) from error
     if recipe.world_size == 1 and world_size is not None:
         recipe = replace(recipe, world_size=world_size)
+    contents = value_digest([(each.name, getattr(workload, each.name)) for each in fields(Workload)])
     source = PickledWorkload(
         payload=payload,
-        fingerprint=workload_digest(workload, search_path),
+        fingerprint=workload_digest(contents, search_path),
         search_path=search_path,
         torch_settings=read_torch_settings(),
+        installed_modules=installed_modules(contents.modules),
     )
     return Subject(source=source, current=recipe, config=None, label=workload.name or "workload")
 
 
-def workload_digest(workload: Workload, search_path: tuple[str, ...]) -> str:
+def workload_digest(contents: ValueDigest, search_path: tuple[str, ...]) -> str:
     """Digest a workload made in this process, with the source of the modules that it refers to."""
-    members = [(each.name, getattr(workload, each.name)) for each in fields(Workload)]
-    found = value_digest(members)
-    return hashlib.sha256(f"{found.sha256} {code_digest(found.modules, search_path)}".encode()).hexdigest()
+    return hashlib.sha256(f"{contents.sha256} {code_digest(contents.modules, search_path)}".encode()).hexdigest()

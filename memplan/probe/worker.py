@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Serve one trial, or fork one for each order."""
-    serve(_run, preload=_preload)
+    serve(_run, preload=_preload, is_spoilt=_has_lost_cuda)
 
 
 def _preload() -> None:
@@ -42,14 +42,18 @@ def _run(request: TrialRequest | RatesRequest, reply: Callable[[object], None]) 
         return
     reply(TrialProgress(phase=TrialPhase.STARTING))
     # torch is loaded only once the child is guarded and has reported to its parent
-    import torch  # noqa: PLC0415
-
     from memplan.probe.trial_run import run_request  # noqa: PLC0415
 
-    if torch.cuda._is_in_bad_fork():  # noqa: SLF001 - torch's own question, asked before it makes a context
+    if _has_lost_cuda():
         reply(ForkRefused())
         return
     run_request(request, reply)
+
+
+def _has_lost_cuda() -> bool:
+    import torch  # noqa: PLC0415 - see above
+
+    return bool(torch.cuda._is_in_bad_fork())  # noqa: SLF001 - torch's own question, asked before it makes a context
 
 
 if __name__ == "__main__":

@@ -95,6 +95,10 @@ def say_what_is_loaded(argument: Any, reply: Reply) -> None:
     reply(getattr(sys, "memplan_note", None))
 
 
+def say_which_are_loaded(argument: Any, reply: Reply) -> None:
+    reply([name for name in argument if name in sys.modules])
+
+
 def leave_a_note(argument: Any, reply: Reply) -> None:
     sys.memplan_note = argument
     reply(argument)
@@ -156,7 +160,10 @@ def preload() -> None:
 
 
 def main() -> None:
-    serve(lambda request, reply: globals()[request[0]](request[1], reply), preload=preload)
+    def handle(request: Any, reply: Reply) -> None:
+        globals()[request[0]](request[1], reply)
+
+    serve(handle, preload=preload, is_spoilt=lambda: "spoils_forks" in sys.modules)
 
 
 if __name__ == "__main__":

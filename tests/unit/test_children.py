@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from memplan.children import LOG_TAIL_BYTES, ChildEnding, Template, run_child, stop_after
+from memplan.children import LOG_TAIL_BYTES, ChildEnding, Template, installed_modules, run_child, stop_after
 from memplan.children.interrupts import interrupts_held_back
 
 if TYPE_CHECKING:
@@ -255,6 +255,43 @@ def test_a_fork_does_another_modules_work_with_what_the_template_has_loaded(temp
     assert ending.messages == ("other_acts", True)
     assert template.is_running
     assert forked(template, "echo", [1]).messages == (1,)
+
+
+IMPORTED_EARLY = {
+    "is_quiet": "",
+    "fails": "raise OSError",
+    "starts_a_thread": "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
+    "spoils_forks": "",
+}
+
+
+@pytest.mark.parametrize(
+    ("imports", "loaded"),
+    [
+        (["is_quiet"], ["is_quiet"]),
+        (["fails", "is_missing", "is_quiet"], ["is_quiet"]),
+        (["is_quiet", "starts_a_thread"], []),
+        (["is_quiet", "spoils_forks"], []),
+    ],
+    ids=lambda names: "+".join(names) or "none",
+)
+def test_a_template_loads_what_its_forks_all_need_unless_they_would_suffer(
+    tmp_path: Path, imports: list[str], loaded: list[str]
+) -> None:
+    for name, text in IMPORTED_EARLY.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    environment = {"PYTHONPATH": f"{tmp_path}:{ENVIRONMENT['PYTHONPATH']}"}
+    with Template("child_acts", imports) as template:
+        for _ in range(2):
+            request = ("say_which_are_loaded", list(IMPORTED_EARLY))
+            ending = run_child("child_acts", request, environment=environment, template=template)
+            assert ending.messages == (loaded,)
+            assert template.is_running
+
+
+def test_modules_of_installed_packages_and_of_memplan_are_told_from_a_users_own() -> None:
+    ours = ("memplan.workload", "pytest")
+    assert installed_modules((*ours, "json", __name__, "not_imported", "numpy")) == ours
 
 
 def test_the_peak_of_one_fork_is_not_in_the_next(template: Template) -> None:

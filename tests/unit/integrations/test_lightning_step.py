@@ -22,7 +22,7 @@ from memplan.integrations import lightning as integration  # noqa: E402
 from memplan.integrations.lightning import tune  # noqa: E402
 from memplan.integrations.lightning_step import LightningStep  # noqa: E402
 from memplan.integrations.parcels import Parcel  # noqa: E402
-from memplan.planning.subject import workload_digest  # noqa: E402
+from memplan.planning.subject import subject_of_workload  # noqa: E402
 from memplan.recipe import Recipe  # noqa: E402
 from tests import making  # noqa: E402
 
@@ -346,7 +346,8 @@ def test_the_same_module_is_known_again_whatever_its_weights_are_and_another_is_
         step = LightningStep(
             Parcel(module), Parcel(Data()), module_type=type(module), batch_arg_name="batch_size", settings={}
         )
-        return workload_digest(step.workload(grad_clip_norm=None), ())
+        workload = step.workload(grad_clip_norm=None)
+        return subject_of_workload(workload, Recipe(micro_batch_size=1), ()).source.fingerprint
 
     wider = Net()
     wider.net = nn.Linear(4, 2)
