@@ -91,6 +91,7 @@ def test_a_script_that_reads_its_batch_from_a_config_alone_is_tried_with_copies_
     (folder / "run.yaml").write_text(text := "batch_size: 16  # samples\nprecision: fp32\n")
     ended = memplan(
         *("probe", "run.yaml", "--device", "cpu", "--budget", "1GiB", "--steps", "4", "--json"),
+        *("--precision", "fp32,bf16"),
         *("--command", f"{sys.executable} train.py {{patched_config}}"),
         cwd=folder,
     )
