@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -51,7 +52,10 @@ def layer() -> nn.Module:
 
 def looping(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
     """A loss by whose size a loop ends, for which the step is computed."""
-    loss = model(batch).sum()
+    return halved(model(batch).sum())
+
+
+def halved(loss: torch.Tensor) -> torch.Tensor:
     while loss > 1:
         loss = loss / 2
     return loss
@@ -136,3 +140,32 @@ class Neighbours(nn.Module):
 def test_a_sparse_buffer_counts_with_its_indices_and_values() -> None:
     parts = estimate(trace(Neighbours), micro_batch_size=512, device=CARD).breakdown
     assert parts.buffers == 2**15 * (2 * 8 + 4)
+
+
+def masked(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    """A loss on targets that NumPy picks by computed positions, as detectors pick the masks of their boxes."""
+    scores = model(batch)
+    masks = np.ones((8, 1, 512), dtype=np.float32)
+    picked = masks[(scores.sum(1).to(torch.int32) % 8).cpu().numpy()]
+    targets = (torch.from_numpy(picked).to(scores.device).flatten(1) > 0).cpu().numpy()
+    return nn.functional.binary_cross_entropy_with_logits(scores, torch.from_numpy(targets).float().to(scores.device))
+
+
+def masked_and_looping(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    return halved(masked(model, batch))
+
+
+def counted(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    """A loss on as many rows as NumPy finds among computed numbers."""
+    scores = model(batch)
+    return scores[: int((scores.sum(1).to(torch.int32) % 8).cpu().numpy().max()) + 1].sum()
+
+
+def test_computed_positions_pass_through_numpy_and_counts_do_not() -> None:
+    found, computed = trace(layer, loss=masked), trace(layer, loss=masked_and_looping)
+    assert found.method == FAKES
+    assert "handed to NumPy" in " ".join(found.notes)
+    assert "computed on the CPU" in computed.notes[-1]
+    peaks = [estimate(each, micro_batch_size=512, device=CARD).peak_allocated_bytes for each in (found, computed)]
+    assert peaks[0] == pytest.approx(peaks[1], abs=512)  # the loss that the loop halves
+    assert "computed on the CPU" in trace(layer, loss=counted).notes[-1]

@@ -8,6 +8,7 @@
 - Numbers that a module reads are 1 for arithmetic and logs; what it compares them with is a condition as above.
 - Numbers that the optimizer compares with others, such as norms, are 1.
 - Arrays converted to NumPy, such as the cost matrix of an assignment, are zero: it finds as many pairs for any costs.
+  Whole numbers there are positions, and nobody may read them; masks hold everywhere.
 """
 
 from __future__ import annotations
@@ -17,20 +18,22 @@ from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, unset_fake_temporarily
 from torch.utils._python_dispatch import _disable_current_modes
 
+from memplan.estimators.fake_tensors.computed_arrays import ComputedIntegers, taking_computed_integers
 from memplan.estimators.fake_tensors.computed_numbers import ComputedNumber
 from memplan.estimators.fake_tensors.known_values import LARGEST_ELEMENTS, is_known, known_value, remember_value
 from memplan.estimators.fake_tensors.open_loops import has_open_loop
+from memplan.estimators.fake_tensors.presumed_values import READ
 from memplan.estimators.fake_tensors.replaced import replaced
 from memplan.user_places import named_places, place_of_call, running_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    import numpy as np
     import numpy.typing as npt
     from torch._ops import OpOverload
 
@@ -144,16 +147,26 @@ class PresumedChoices:
 
         def numpy(tensor: torch.Tensor, *, force: bool = False) -> npt.NDArray[np.generic]:  # noqa: ARG001 - torch's
             real = known_value(tensor)
-            if real is None and not tensor.is_floating_point():
-                raise TypeError("a fake tensor has no values to hand to NumPy")
+            is_mask = tensor.dtype is torch.bool
+            if real is None:
+                self._note(_Presumed.MOST if is_mask else _Presumed.ZERO)
             with _disable_current_modes():
-                if real is None:
-                    self._note(_Presumed.ZERO)
-                    real = torch.zeros(tensor.shape, dtype=tensor.dtype)
-                found: npt.NDArray[np.generic] = real.numpy()
-            return found
+                made = torch.full(tensor.shape, is_mask, dtype=tensor.dtype) if real is None else real
+                found: npt.NDArray[np.generic] = made.numpy()
+            is_read = real is not None or is_mask or tensor.is_floating_point() or tensor.is_complex()
+            return found if is_read else found.view(ComputedIntegers)
 
-        with replaced(FakeTensor, "numpy", numpy):  # the inherited method refuses
+        def as_array(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> npt.NDArray[np.generic]:
+            found = numpy(tensor)
+            if isinstance(found, ComputedIntegers):  # NumPy, which asks, would make plain zeros of them
+                raise DataDependentOutputException(READ)
+            return np.asarray(found, *args, **kwargs)
+
+        with (
+            replaced(FakeTensor, "numpy", numpy),  # the inherited method refuses
+            replaced(FakeTensor, "__array__", as_array),
+            taking_computed_integers(),
+        ):
             yield
 
     @contextmanager

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from memplan.estimators.fake_tensors.computed_numbers import ComputedNumber
 from memplan.estimators.fake_tensors.fake_mode import TraceFakeMode
-from memplan.estimators.fake_tensors.known_values import run_with_known_values
+from memplan.estimators.fake_tensors.known_values import known_value, run_with_known_values
 from memplan.estimators.fake_tensors.presumed_choices import PresumedChoices
 from memplan.estimators.fake_tensors.random_draws import HIGH, LOW, MIDDLE, RandomDraws
 
@@ -137,9 +137,41 @@ def test_a_matching_pairs_as_many_as_there_are_whatever_the_costs(presuming: Pre
         torch.empty(3, 2).numpy()
 
 
-def test_whole_numbers_that_are_not_known_are_not_handed_over(presuming: PresumedChoices) -> None:
-    with presuming.converting_to_numpy_zeros(), pytest.raises(TypeError, match="no values"):
-        torch.empty(3).to(torch.int64).numpy()
+def test_an_array_of_a_mask_selects_all_there_is(presuming: PresumedChoices) -> None:
+    with presuming.converting_to_numpy_zeros():
+        assert np.ones(3)[(torch.empty(3) > 0).numpy()].shape == (3,)
+    (note,) = presuming.notes
+    assert "taken at its most" in note
+
+
+def test_whole_numbers_that_are_not_known_index_arrays_and_come_back_unknown(presuming: PresumedChoices) -> None:
+    with presuming.converting_to_numpy_zeros():
+        indices = torch.empty(3).to(torch.int32).numpy()
+        assert np.ones((2, 5))[indices].shape == (3, 5)
+        back = torch.from_numpy(indices)
+    assert (back.shape, back.dtype, known_value(back)) == ((3,), torch.int32, None)
+    (note,) = presuming.notes
+    assert "handed to NumPy" in note
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda counts: counts[0],
+        lambda counts: counts.max(),
+        lambda counts: counts > 1,
+        lambda counts: counts.tolist(),
+        np.unique,
+        list,
+    ],
+)
+def test_whole_numbers_that_are_not_known_are_not_read(read: Any, presuming: PresumedChoices) -> None:
+    with presuming.converting_to_numpy_zeros():
+        counts = torch.empty(3).to(torch.int64).numpy()
+        with pytest.raises(DataDependentOutputException):
+            read(counts)
+        with pytest.raises(DataDependentOutputException):
+            np.asarray(torch.empty(3).to(torch.int64))
 
 
 def test_what_nothing_bounds_is_refused(presuming: PresumedChoices) -> None:
