@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 _OWN_PACKAGE = __name__.partition(".")[0]
 _LOADED_ANYWAY = ("torch", "numpy")  # by every template
-# PyTorch then counts cards by NVML: the CUDA driver, once asked, is of no use to a fork (torch/cuda/__init__.py).
-_ASKS_NO_DRIVER = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+# Where it is 1, PyTorch counts cards by NVML (torch/cuda/__init__.py): the CUDA driver, once asked, is of no use to a
+# fork.
+_COUNTS_BY_NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
 
 def installed_modules(names: Iterable[str]) -> tuple[str, ...]:
@@ -32,9 +33,12 @@ def installed_modules(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _is_installed(name: str, folders: tuple[Path, ...]) -> bool:
-    file, package = getattr(sys.modules.get(name), "__file__", None), name.partition(".")[0]
-    if package in (_OWN_PACKAGE, *_LOADED_ANYWAY):
-        return package == _OWN_PACKAGE
+    package = name.partition(".")[0]
+    if package == _OWN_PACKAGE:
+        return True
+    if package in _LOADED_ANYWAY:
+        return False
+    file = getattr(sys.modules.get(name), "__file__", None)
     return file is not None and any(Path(file).is_relative_to(folder) for folder in folders)
 
 
@@ -50,15 +54,15 @@ def import_early(is_spoilt: Callable[[], bool]) -> None:
     names = os.environ.pop(IMPORTS, "").split()
     if not names:
         return
-    kept = {name: os.environ.get(name) for name in _ASKS_NO_DRIVER}
-    os.environ.update(_ASKS_NO_DRIVER)
+    before = os.environ.get(_COUNTS_BY_NVML)
+    os.environ[_COUNTS_BY_NVML] = "1"
     for name in names:
         with contextlib.suppress(Exception):
             importlib.import_module(name)
-    for name, value in kept.items():
-        os.environ.pop(name)
-        if value is not None:
-            os.environ[name] = value
+    if before is None:
+        del os.environ[_COUNTS_BY_NVML]
+    else:
+        os.environ[_COUNTS_BY_NVML] = before
     if threading.active_count() > 1 or _is_fork_spoilt(is_spoilt):
         os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - this very process, which IMPORTS tells nothing any more
 

@@ -142,8 +142,8 @@ class PresumedChoices:
                 remember_value(result, operator(torch.ones((), dtype=args[0].dtype), args[1]))
 
     @contextmanager
-    def converting_to_numpy_zeros(self) -> Iterator[None]:
-        """Convert fake tensors to NumPy arrays of zeros while the context is open."""
+    def converting_to_numpy(self) -> Iterator[None]:
+        """Convert fake tensors to NumPy arrays of what is presumed of them while the context is open."""
 
         def numpy(tensor: torch.Tensor, *, force: bool = False) -> npt.NDArray[np.generic]:  # noqa: ARG001 - torch's
             real = known_value(tensor)

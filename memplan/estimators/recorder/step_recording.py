@@ -195,7 +195,7 @@ class StepRecorder:
     ) -> Iterator[AbstractContextManager[None]]:
         """Yield what replaces functions of PyTorch and of other libraries while the steps run, in this order."""
         if self.presumes:
-            yield choices.converting_to_numpy_zeros()
+            yield choices.converting_to_numpy()
             yield choices.choosing_all_of_computed_numbers()
         yield hiding_fakes()
         if self.presumes:

@@ -130,7 +130,7 @@ def test_a_check_of_all_values_is_passed_and_the_estimate_says_so(check: Any, pr
 
 
 def test_a_matching_pairs_as_many_as_there_are_whatever_the_costs(presuming: PresumedChoices) -> None:
-    with presuming.converting_to_numpy_zeros():
+    with presuming.converting_to_numpy():
         costs = np.asarray(torch.empty(3, 2))
     assert (costs.shape, costs.any()) == ((3, 2), False)
     with pytest.raises(RuntimeError, match="numpy"):
@@ -138,14 +138,14 @@ def test_a_matching_pairs_as_many_as_there_are_whatever_the_costs(presuming: Pre
 
 
 def test_an_array_of_a_mask_selects_all_there_is(presuming: PresumedChoices) -> None:
-    with presuming.converting_to_numpy_zeros():
+    with presuming.converting_to_numpy():
         assert np.ones(3)[(torch.empty(3) > 0).numpy()].shape == (3,)
     (note,) = presuming.notes
     assert "taken at its most" in note
 
 
 def test_whole_numbers_that_are_not_known_index_arrays_and_come_back_unknown(presuming: PresumedChoices) -> None:
-    with presuming.converting_to_numpy_zeros():
+    with presuming.converting_to_numpy():
         indices = torch.empty(3).to(torch.int32).numpy()
         assert np.ones((2, 5))[indices].shape == (3, 5)
         back = torch.from_numpy(indices)
@@ -166,7 +166,7 @@ def test_whole_numbers_that_are_not_known_index_arrays_and_come_back_unknown(pre
     ],
 )
 def test_whole_numbers_that_are_not_known_are_not_read(read: Any, presuming: PresumedChoices) -> None:
-    with presuming.converting_to_numpy_zeros():
+    with presuming.converting_to_numpy():
         counts = torch.empty(3).to(torch.int64).numpy()
         with pytest.raises(DataDependentOutputException):
             read(counts)
