@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import shutil
@@ -57,6 +58,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     reason = _why_no_card() if on_a_card else None
     for item in on_a_card if reason is not None else ():
         item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_collection_finish() -> None:
+    """Set what was imported and collected aside: whatever looks for tensors would go through all of it each time."""
+    gc.collect()
+    gc.freeze()
 
 
 def _why_no_card() -> str | None:

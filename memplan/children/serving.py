@@ -31,7 +31,11 @@ _PR_SET_PDEATHSIG = 1
 
 
 def serve(
-    handle: Handle, *, preload: Callable[[], None] | None = None, is_spoilt: Callable[[], bool] = lambda: False
+    handle: Handle,
+    *,
+    preload: Callable[[], None] = lambda: None,
+    is_spoilt: Callable[[], bool] = lambda: False,
+    before_forks: Callable[[], None] = lambda: None,
 ) -> None:
     """In the child: receive the request, call ``handle(request, reply)`` and end the process.
 
@@ -44,13 +48,14 @@ def serve(
         preload: imports what every child needs; called where this process is a template, and must start no thread that
             a fork would miss, nor touch a device.
         is_spoilt: says in a fork whether it lacks something; a template whose forks do loads nothing but that.
+        before_forks: called in a template once all is imported.
     """
     _die_with_parent()
     control = os.environ.get(TEMPLATE_FD)
     if control is not None:
-        if preload is not None:
-            preload()
+        preload()
         import_early(is_spoilt)
+        before_forks()
         del os.environ[TEMPLATE_FD]
         _fork_on_orders(socket.socket(fileno=int(control)), handle)
     else:

@@ -7,6 +7,7 @@ once.
 from __future__ import annotations
 
 import gc
+import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from memplan.probe.training_loop import TrainingState
 
 _MICRO_STEPS = 2
+
+_tensors_set_aside: list[weakref.ref[torch.Tensor]] = []
 
 
 def has_own_storage(kind: type[torch.Tensor]) -> bool:
@@ -72,15 +75,31 @@ def still_held(references: Mapping[int, StorageWeakRef]) -> frozenset[int]:
     )
 
 
+def set_objects_aside() -> None:
+    """Spare later searches for tensors all objects that there are now, such as imported modules; tensors stay in sight.
+
+    A search goes through everything that the garbage collector would, and a process that has imported torch and a
+    framework has half a million such objects, which take longer than a small step. None of them is collected any more.
+    """
+    gc.collect()
+    _tensors_set_aside.extend(map(weakref.ref, _tensors(gc.get_objects())))
+    gc.freeze()
+
+
 def _held_storages(device_type: str) -> list[torch.UntypedStorage]:
-    objects = gc.get_objects()
+    aside = (reference() for reference in _tensors_set_aside)
+    tensors = [*_tensors(gc.get_objects()), *(each for each in aside if each is not None)]
+    with _without_code_of_subclasses():
+        held = [each for each in tensors if each.device.type == device_type]
+    storages = (storage for each in held for storage in _storages(each))
+    return [each for each in storages if each.data_ptr() and each.nbytes()]
+
+
+def _tensors(objects: Iterable[Any]) -> list[torch.Tensor]:
     # By the id of type(): isinstance() and the hash of a type may run user code, which resolves lazy proxies, and
     # issubclass() takes longest, of a million objects that a process may have.
     kinds = set(map(id, _with_subclasses(torch.Tensor)))
-    with _without_code_of_subclasses():
-        held = [each for each in objects if id(type(each)) in kinds and each.device.type == device_type]
-    storages = (storage for each in held for storage in _storages(each))
-    return [each for each in storages if each.data_ptr() and each.nbytes()]
+    return [each for each in objects if id(type(each)) in kinds]
 
 
 def _without_code_of_subclasses() -> AbstractContextManager[None]:

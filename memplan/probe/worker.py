@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Serve one trial, or fork one for each order."""
-    serve(_run, preload=_preload, is_spoilt=_has_lost_cuda)
+    serve(_run, preload=_preload, is_spoilt=_has_lost_cuda, before_forks=_set_imports_aside)
 
 
 def _preload() -> None:
@@ -32,6 +32,12 @@ def _preload() -> None:
 
     with contextlib.suppress(ModuleNotFoundError):
         importlib.import_module("torch.profiler._cupti_monitor")  # by the first optimizer step, where torch has it
+
+
+def _set_imports_aside() -> None:
+    from memplan.probe.known_blocks import set_objects_aside  # noqa: PLC0415 - it imports torch
+
+    set_objects_aside()
 
 
 def _run(request: TrialRequest | RatesRequest, reply: Callable[[object], None]) -> None:

@@ -62,8 +62,13 @@ RUNS = (
         folder="hf_causal_lm",
         framework="transformers",
         packages=("transformers", "accelerate"),
-        words=("train.py", "--epochs", "1", "--samples", "64", "--precision", "fp32", "--budget", "768MiB"),
-        sizes=(("hidden_size=128", "hidden_size=32"), ("intermediate_size=384", "intermediate_size=96")),
+        words=("train.py", "--epochs", "1", "--samples", "64", "--precision", "fp32", "--budget", "640MiB"),
+        sizes=(
+            ("LONGEST = 512", "LONGEST = 128"),
+            ("hidden_size=128", "hidden_size=32"),
+            ("intermediate_size=384", "intermediate_size=96"),
+            ("num_attention_heads=4", "num_attention_heads=1"),
+        ),
     ),
     Example(
         folder="mmengine_classifier",

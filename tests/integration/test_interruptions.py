@@ -25,9 +25,9 @@ PROBE = (
 )  # fmt: skip
 
 
-def started(project: Path) -> subprocess.Popen[bytes]:
+def started(project: Path, *options: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "memplan", *PROBE], cwd=project, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-m", "memplan", *PROBE, *options], cwd=project, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
 
 
@@ -90,7 +90,7 @@ def test_an_interrupt_ends_with_status_130_and_leaves_no_child(project: Path, si
 
 @pytest.mark.slow
 def test_two_runs_at_once_on_one_store_both_finish(project: Path) -> None:
-    first, second = started(project), started(project)
+    first, second = (started(project, "--max-batch", "4") for _ in range(2))
     for process in (first, second):
         out, said = process.communicate(timeout=300)
         assert process.returncode == 0, said.decode()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import torch
 from torch import nn
 
-from memplan.probe.known_blocks import visible_storages
+from memplan.probe.known_blocks import set_objects_aside, visible_storages
 
 
 class ComparedByName(type):
@@ -53,3 +54,18 @@ def test_weights_of_a_users_own_type_are_held_and_lazy_ones_not_yet() -> None:
         address = weight.untyped_storage().data_ptr()
     assert visible_storages("cpu")[address] == 2048
     assert nn.parameter.is_lazy(lazy.weight)
+
+
+def test_tensors_from_before_objects_are_set_aside_stay_in_sight_as_long_as_they_live() -> None:
+    proxy, kept, dropped = Proxy(), torch.ones(512), torch.ones(256)
+    addresses = [each.data_ptr() for each in (kept, dropped)]
+    set_objects_aside()
+    frozen = gc.get_freeze_count()
+    later = torch.ones(128)
+    held = visible_storages("cpu")
+    assert [held[address] for address in (*addresses, later.data_ptr())] == [2048, 1024, 512]
+    del dropped
+    assert visible_storages("cpu").keys() >= {kept.data_ptr(), later.data_ptr()}
+    assert addresses[1] not in visible_storages("cpu")
+    assert frozen > 10_000, "what torch and the tests have imported is not searched"
+    assert proxy.asked == []
