@@ -13,7 +13,7 @@ from torch import nn
 
 from memplan.devices.cards import find_card
 from memplan.estimators.recorder.workload_trace import trace_workload
-from memplan.estimators.tracing import SeenCardError, TraceRequest
+from memplan.estimators.tracing import SeenCardError, TracedSetting, TraceRequest
 from memplan.recipe import Recipe
 from memplan.workload import PickledWorkload, Workload
 
@@ -75,7 +75,7 @@ def trace_here(workload: Workload, precision: str) -> StepTrace:
     """Trace a workload in this process, as memplan's tracing process does; once a process."""
     source = PickledWorkload(payload=cloudpickle.dumps(workload), fingerprint="", search_path=tuple(sys.path))
     recipe = Recipe(micro_batch_size=2, precision=precision)  # type: ignore[arg-type]  # it reads the word
-    request = TraceRequest(source=source, recipe=recipe, device=CARD)
+    request = TraceRequest(source=source, setting=TracedSetting(recipe=recipe), device=CARD)
     try:
         return trace_workload(request)
     except SeenCardError:

@@ -9,6 +9,7 @@ Linux only. Messages are pickled values of memplan's own plain types.
 """
 
 from memplan.children.early_imports import installed_modules
+from memplan.children.forks import Forks
 from memplan.children.running import LOG_TAIL_BYTES, ChildEnding, run_child, stop_after
 from memplan.children.serving import serve
 from memplan.children.shell import become_shell_command
@@ -17,6 +18,7 @@ from memplan.children.template import Template
 __all__ = [
     "LOG_TAIL_BYTES",
     "ChildEnding",
+    "Forks",
     "Template",
     "become_shell_command",
     "installed_modules",

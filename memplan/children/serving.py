@@ -50,7 +50,7 @@ def serve(
         is_spoilt: says in a fork whether it lacks something; a template whose forks do loads nothing but that.
         before_forks: called in a template once all is imported.
     """
-    _die_with_parent()
+    die_with_parent()
     control = os.environ.get(TEMPLATE_FD)
     if control is not None:
         preload()
@@ -119,7 +119,7 @@ def _become_child(mark: str, request_fd: int, output_fd: int, reply_fd: int, lif
     """Give a fork of the template what a started child begins with: session, streams, environment."""
     del reply_fd, lifeline_fd  # stay where they are
     os.setsid()
-    _die_with_parent()
+    die_with_parent()
     for descriptor, place in ((request_fd, 0), (output_fd, 1), (output_fd, 2)):
         os.dup2(descriptor, place)
     os.close(request_fd)
@@ -153,7 +153,8 @@ def _received(stream: IO[bytes]) -> bytes:
     return payload
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """Have the kernel kill this process when the one that started or forked it ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from memplan.estimators.answers import estimate, largest_micro_batch, process_peak
 from memplan.estimators.step_snapshot import step_snapshot
 from memplan.estimators.step_trace import StepTrace
-from memplan.estimators.tracing import trace_step, trace_template
+from memplan.estimators.tracing import TracedSetting, trace_step, trace_steps, trace_template
 
 __all__ = [
     "StepTrace",
+    "TracedSetting",
     "estimate",
     "largest_micro_batch",
     "process_peak",
     "step_snapshot",
     "trace_step",
+    "trace_steps",
     "trace_template",
 ]

@@ -18,7 +18,7 @@ from memplan.units import format_bytes
 from memplan.user_places import place_in_dump
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from memplan.children import ChildEnding
     from memplan.devices.cards import DeviceSpec
@@ -33,24 +33,45 @@ _FREE_MEMORY_SHARE = 0.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TracedSetting:
+    """What one trace of a workload differs in from others on the same device.
+
+    Args:
+        recipe: the setting of the step; at its micro-batch size workspaces of convolutions are exact.
+        fused_optimizer: whether the optimizer's fused implementation takes the place of the one it would choose.
+    """
+
+    recipe: Recipe
+    fused_optimizer: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TraceRequest:
     """What the child is asked to trace.
 
     Args:
         source: where the workload comes from.
-        recipe: the setting of the step.
+        setting: the setting of the step.
         device: what the step is lowered to.
         batch_sizes: micro-batch sizes to run, at least two; a third is run only where two do not settle a size.
-        fused_optimizer: whether the optimizer's fused implementation takes the place of the one it would choose.
         card_is_seen: whether user code that asks for a card finds the one that the step is lowered to.
+        may_compute: whether a step that cannot be traced may be computed, which takes memory as a real one does.
     """
 
     source: WorkloadSource
-    recipe: Recipe
+    setting: TracedSetting
     device: DeviceSpec
     batch_sizes: tuple[int, ...] = _BATCH_SIZES
-    fused_optimizer: bool = False
     card_is_seen: bool = True
+    may_compute: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceBeside:
+    """The child's further answers: the trace of a setting beside the first."""
+
+    setting: TracedSetting
+    trace: StepTrace
 
 
 class SeenCardError(WorkloadError):
@@ -72,15 +93,31 @@ def trace_step(
     template: Template | None = None,
     exact_sizes: Collection[int] = (),
 ) -> StepTrace:
+    """Trace one setting of a workload's training step, as :func:`trace_steps` does several."""
+    setting = TracedSetting(recipe=recipe, fused_optimizer=fused_optimizer)
+    traces = trace_steps(source, (setting,), device, limit_s=limit_s, template=template, exact_sizes=exact_sizes)
+    return traces[setting]
+
+
+def trace_steps(
+    source: WorkloadSource,
+    settings: Sequence[TracedSetting],
+    device: DeviceSpec,
+    *,
+    limit_s: float | None = None,
+    template: Template | None = None,
+    exact_sizes: Collection[int] = (),
+) -> dict[TracedSetting, StepTrace]:
     """Trace a workload's training step on fake tensors in a child process that sees no GPU.
 
     The child is held to most of the memory that is free, because a step that cannot run on fake tensors is computed.
+    It loads the workload once, and traces all settings at the same time.
 
     Args:
         source: where the workload comes from.
-        recipe: the setting of the step; at its micro-batch size workspaces of convolutions are exact.
+        settings: what is traced, at least one. Those after the first are left out of the answer where they raise, must
+            be computed or cannot share a process's imports: a call for each alone tells.
         device: what the step is lowered to; nothing runs on it.
-        fused_optimizer: whether the optimizer's fused implementation takes the place of the one it would choose.
         limit_s: how long the child may take, imports included; None for ``TRACE_LIMIT_S``.
         template: forks the child, so that one of several traces does not load torch again; of traces, or any other that
             has torch loaded; None starts the child anew.
@@ -88,30 +125,35 @@ def trace_step(
 
     Raises:
         UsageError: no time is given.
-        WorkloadError: the workload cannot be loaded, raises or breaks its contract; ``detail`` holds the traceback.
-        TraceError: the model cannot be traced, or not within the limits; ``detail`` says where the child was.
+        WorkloadError: the workload cannot be loaded, raises or breaks its contract in the first setting; ``detail``
+            holds the traceback.
+        TraceError: the first cannot be traced, or not within the limits; ``detail`` says where the child was.
     """
     limit_s = TRACE_LIMIT_S if limit_s is None else limit_s
     if not limit_s > 0:
         raise UsageError(f"trace-limit {limit_s:g} must be more than 0 seconds")
-    request = TraceRequest(source=source, recipe=recipe, device=device, fused_optimizer=fused_optimizer)
+    requests = tuple(TraceRequest(source=source, setting=each, device=device) for each in settings)
     watch = _Watch(limit_s=limit_s, limit_bytes=int(_FREE_MEMORY_SHARE * host_memory().free_bytes))
     try:
-        trace = _answer(request, watch, template)
+        traces = _answers(requests, watch, template)
     except SeenCardError:  # in a new process: packages that failed to be imported cannot be in the same one
-        trace = _answer(replace(request, card_is_seen=False), watch, template)
-    return with_cudnns_answers(trace, exact_sizes=exact_sizes)
+        unseen = tuple(replace(each, card_is_seen=False) for each in requests)
+        traces = _answers(unseen, watch, template)
+    return {each: with_cudnns_answers(trace, exact_sizes=exact_sizes) for each, trace in traces.items()}
 
 
-def _answer(request: TraceRequest, watch: _Watch, template: Template | None) -> StepTrace:
+def _answers(
+    requests: tuple[TraceRequest, ...], watch: _Watch, template: Template | None
+) -> dict[TracedSetting, StepTrace]:
     ending = run_child(
         _WORKER_MODULE,
-        request,
+        requests,
         watch=watch.find_reason_to_stop,
         environment=WITHOUT_CARD,
         template=template,
     )
-    return _answer_of(ending, watch)
+    beside = {each.setting: each.trace for each in ending.messages if isinstance(each, TraceBeside)}
+    return {requests[0].setting: _answer_of(ending, watch), **beside}
 
 
 @dataclass(slots=True, kw_only=True)

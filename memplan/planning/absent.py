@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memplan.errors import UsageError
-from memplan.estimators import largest_micro_batch
+from memplan.estimators import TracedSetting, largest_micro_batch
 from memplan.planning.evaluation_peak import evaluation_peak_notes
 from memplan.planning.micro_batch_cap import MicroBatchCap, micro_batch_cap, notes_on_unfilled
 from memplan.planning.recommendation import Recommendation, accumulation_notes, sentences
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from memplan.planning.subject import Subject
     from memplan.planning.traces import Traces
     from memplan.planning.trials.session import TrialSession
-    from memplan.recipe import Precision
+    from memplan.recipe import Precision, Recipe
     from memplan.results import Estimate, Trial
 
 _CHECK_MICRO_BATCH = 2
@@ -68,7 +68,7 @@ def recommend_by_estimate(question: Question, traces: Traces, session: TrialSess
         UsageError: none that is asked for can be used.
     """
     subject = question.subject
-    obstacles = {precision: _obstacle(precision, question, traces) for precision in _precisions(question)}
+    obstacles = _obstacles(question, traces)
     cap = micro_batch_cap(question, traces)
     found = {each: None if why else _largest(each, question, traces, cap.size) for each, why in obstacles.items()}
     best = next((each for each in found.values() if each is not None), None)
@@ -123,13 +123,21 @@ def _precisions(question: Question) -> tuple[Precision, ...]:
     return tuple(dict.fromkeys(wanted))
 
 
-def _obstacle(precision: Precision, question: Question, traces: Traces) -> str | None:
-    """Say why nothing is predicted for a precision; None where something is."""
-    subject = question.subject
-    recipe = replace(subject.current, precision=precision)
-    is_new = recipe != subject.current
-    refused = (why_unsupported(precision, question.device) or subject.obstacle(recipe)) if is_new else None
-    return refused or ("cannot be traced" if traces.of_if_traceable(recipe) is None else None)
+def _obstacles(question: Question, traces: Traces) -> dict[Precision, str | None]:
+    """Say why nothing is predicted for each precision; None where something is."""
+    recipes = {each: replace(question.subject.current, precision=each) for each in _precisions(question)}
+    refused = {each: _refusal(recipe, question) for each, recipe in recipes.items()}
+    traces.make_ahead(TracedSetting(recipe=recipes[each]) for each, why in refused.items() if why is None)
+    return {
+        each: why or (None if traces.of_if_traceable(recipes[each]) else "cannot be traced")
+        for each, why in refused.items()
+    }
+
+
+def _refusal(recipe: Recipe, question: Question) -> str | None:
+    if recipe == question.subject.current:
+        return None
+    return why_unsupported(recipe.precision, question.device) or question.subject.obstacle(recipe)
 
 
 def _verdict(precision: Precision, obstacle: str | None, largest: _Largest | None) -> PrecisionVerdict:

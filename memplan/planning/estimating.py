@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from memplan.devices.cards import DeviceKind
 from memplan.errors import UsageError
-from memplan.estimators import largest_micro_batch, trace_template
+from memplan.estimators import TracedSetting, largest_micro_batch, trace_template
 from memplan.planning.options import parse_budget
 from memplan.planning.question import device_for
-from memplan.planning.savings import possible_savings
+from memplan.planning.savings import saving_changes, saving_of
 from memplan.planning.subject import subject_of_config
 from memplan.planning.traces import Traces
 from memplan.plans import PlanRequest
@@ -99,6 +99,10 @@ def estimate_config(config: UserConfig, request: EstimateRequest, observer: Obse
     devices = [device_for(name, parse_budget(options.budget)) for name in names]
     if request.with_snapshot:
         _check_snapshot(len(recipes), devices)
+    is_single = len(recipes) == len(devices) == 1
+    changes = tuple(saving_changes(recipes[0], devices[0])) if request.with_savings and is_single else ()
+    settings = [TracedSetting(recipe=each) for each in recipes]
+    settings += [each.setting for each in changes if each.obstacle is None]
     estimates: list[Estimate] = []
     largest: list[LargestMicroBatch] = []
     with trace_template() as template:
@@ -111,15 +115,15 @@ def estimate_config(config: UserConfig, request: EstimateRequest, observer: Obse
                 template=template,
                 exact_sizes=tuple(each.micro_batch_size for each in recipes),
             )
+            traces.make_ahead(settings)
             estimates += [traces.estimate(recipe) for recipe in recipes]
             largest += _largest_micro_batches(recipes, device, options, traces)
-        is_single = len(estimates) == 1
         return Predictions(
             estimates=tuple(estimates),
             notes=(*config.notes, *_unsupported(recipes, devices)),
             largest=tuple(largest),
             snapshot=traces.snapshot(recipes[0]) if request.with_snapshot else None,
-            savings=possible_savings(estimates[0], device, traces) if request.with_savings and is_single else (),
+            savings=tuple(saving_of(each, estimates[0], traces) for each in changes),
         )
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memplan.devices.cards import DeviceKind
 from memplan.errors import MemplanError
+from memplan.estimators import TracedSetting
 from memplan.recipe import Precision
 from memplan.recommend.number_formats import why_unsupported
 from memplan.results import Saving
@@ -20,39 +21,40 @@ if TYPE_CHECKING:
     from memplan.results import Estimate
 
 
-def possible_savings(estimate: Estimate, device: DeviceSpec, traces: Traces) -> tuple[Saving, ...]:
-    """Say what checkpointing, bf16 and a fused optimizer would each take off an estimate's process peak."""
-    return tuple(_savings(estimate, device, traces))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavingChange:
+    """A change to a recipe that may save memory; an obstacle says why it is of no use on the device."""
+
+    name: str
+    setting: TracedSetting
+    obstacle: str | None = None
 
 
-def _savings(estimate: Estimate, device: DeviceSpec, traces: Traces) -> Iterator[Saving]:
-    recipe = estimate.recipe
+def saving_changes(recipe: Recipe, device: DeviceSpec) -> Iterator[SavingChange]:
+    """Name the changes that may save memory: checkpointing, bf16 and a fused optimizer."""
     if not recipe.activation_checkpointing:
-        changed = replace(recipe, activation_checkpointing=True)
-        yield _saving("activation checkpointing", estimate, changed, traces)
+        checkpointed = replace(recipe, activation_checkpointing=True)
+        yield SavingChange(name="activation checkpointing", setting=TracedSetting(recipe=checkpointed))
     if recipe.precision in (Precision.FP32, Precision.TF32):
-        yield _bf16_saving(recipe, estimate, device, traces)
+        halved = TracedSetting(recipe=replace(recipe, precision=Precision.BF16))
+        obstacle = why_unsupported(Precision.BF16, device)
+        yield SavingChange(name="bf16 autocast", setting=halved, obstacle=obstacle)
     if device.kind is DeviceKind.CUDA:
-        yield _saving("fused optimizer", estimate, recipe, traces, fused_optimizer=True)
+        yield SavingChange(name="fused optimizer", setting=TracedSetting(recipe=recipe, fused_optimizer=True))
 
 
-def _bf16_saving(recipe: Recipe, estimate: Estimate, device: DeviceSpec, traces: Traces) -> Saving:
-    obstacle = why_unsupported(Precision.BF16, device)
-    if obstacle is not None:
-        return Saving(change="bf16 autocast", obstacle=obstacle)
-    return _saving("bf16 autocast", estimate, replace(recipe, precision=Precision.BF16), traces)
-
-
-def _saving(
-    change: str, estimate: Estimate, changed: Recipe, traces: Traces, *, fused_optimizer: bool = False
-) -> Saving:
+def saving_of(change: SavingChange, estimate: Estimate, traces: Traces) -> Saving:
+    """Say what a change would take off an estimate's process peak."""
+    if change.obstacle is not None:
+        return Saving(change=change.name, obstacle=change.obstacle)
+    recipe = change.setting.recipe
     try:
-        peak_at = traces.process_peak(changed, fused_optimizer=fused_optimizer)
-        peak_process_bytes = peak_at(changed.micro_batch_size)
+        peak_at = traces.process_peak(recipe, fused_optimizer=change.setting.fused_optimizer)
+        peak_process_bytes = peak_at(recipe.micro_batch_size)
     except MemplanError as error:
-        return Saving(change=change, obstacle=error.problem)
+        return Saving(change=change.name, obstacle=error.problem)
     return Saving(
-        change=change,
+        change=change.name,
         peak_process_bytes=peak_process_bytes,
         saved_bytes=estimate.peak_process_bytes - peak_process_bytes,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 from dataclasses import dataclass, replace
@@ -10,14 +11,14 @@ from typing import TYPE_CHECKING
 from memplan.devices.cards import ContextSize
 from memplan.devices.measured_contexts import remember_context
 from memplan.errors import TraceError, WorkloadError
-from memplan.estimators import estimate, process_peak, step_snapshot, trace_step
+from memplan.estimators import TracedSetting, estimate, process_peak, step_snapshot, trace_steps
 from memplan.estimators.allocators.process_allocators import ProcessAllocators
 from memplan.progress import Notice, Observer, Stage
 from memplan.results import ContextBasis
 from memplan.workload import TrainingCommand
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from memplan.children import Template
     from memplan.devices.cards import DeviceSpec
@@ -42,6 +43,11 @@ class _StepKind:
         steps = min(recipe.accumulation_steps, 2)  # any number above 1 keeps the gradients
         sizeless = replace(recipe, micro_batch_size=1, accumulation_steps=steps, learning_rate=None)
         return cls(recipe=sizeless, fused_optimizer=fused_optimizer)
+
+    def traced_at(self, recipe: Recipe) -> TracedSetting:
+        """Return what is traced for this kind where a recipe of it is asked for."""
+        sized = replace(recipe, accumulation_steps=self.recipe.accumulation_steps)
+        return TracedSetting(recipe=sized, fused_optimizer=self.fused_optimizer)
 
     def of_any_size(self) -> _StepKind:
         """Return the kind without the micro-batch that it may have kept."""
@@ -92,6 +98,17 @@ class Traces:
             raise TraceError("a training command is run, not traced")
         return self._traced(_StepKind.of(recipe, fused_optimizer=fused_optimizer), recipe)
 
+    def make_ahead(self, settings: Iterable[TracedSetting]) -> None:
+        """Trace at the same time what will be asked for; what cannot be traced so is left to be asked for."""
+        missing: dict[_StepKind, Recipe] = {}
+        for each in settings:
+            kind = _StepKind.of(each.recipe, fused_optimizer=each.fused_optimizer)
+            if self.can_trace and kind not in self._traces and kind not in self._failures:
+                missing.setdefault(kind, each.recipe)
+        if len(missing) > 1:
+            with contextlib.suppress(TraceError, WorkloadError):  # it is raised where it is asked for
+                self._trace(missing)
+
     def _of_size(self, recipe: Recipe) -> StepTrace:
         """Trace a recipe's step, if possible at its own micro-batch where a trace at another does not predict it."""
         trace = self.of(recipe)
@@ -122,22 +139,29 @@ class Traces:
         if kind in self._failures:
             raise self._failures[kind]
         if kind not in self._traces:
-            fused = ", fused optimizer" if kind.fused_optimizer else ""
-            self._observer(Stage(text=f"estimating {recipe}{fused}"))
-            try:
-                self._traces[kind] = trace_step(
-                    self._source,
-                    replace(recipe, accumulation_steps=kind.recipe.accumulation_steps),
-                    self._device,
-                    fused_optimizer=kind.fused_optimizer,
-                    limit_s=self._trace_limit_s,
-                    template=self._template,
-                    exact_sizes=self._exact_sizes,
-                )
-            except (TraceError, WorkloadError) as error:
-                self._failures[kind] = error
-                raise
+            self._trace({kind: recipe})
         return self._traces[kind]
+
+    def _trace(self, recipes: dict[_StepKind, Recipe]) -> None:
+        """Trace the first kind, and of the others what can be traced beside it."""
+        settings = {kind: kind.traced_at(recipe) for kind, recipe in recipes.items()}
+        first, recipe = next(iter(recipes.items()))
+        fused = ", fused optimizer" if first.fused_optimizer else ""
+        others = f" and {len(recipes) - 1} more" if len(recipes) > 1 else ""
+        self._observer(Stage(text=f"estimating {recipe}{fused}{others}"))
+        try:
+            traces = trace_steps(
+                self._source,
+                tuple(settings.values()),
+                self._device,
+                limit_s=self._trace_limit_s,
+                template=self._template,
+                exact_sizes=self._exact_sizes,
+            )
+        except (TraceError, WorkloadError) as error:
+            self._failures[first] = error
+            raise
+        self._traces.update((kind, traces[setting]) for kind, setting in settings.items() if setting in traces)
 
     def estimate(self, recipe: Recipe) -> Estimate:
         """Predict the peaks of a recipe."""

@@ -30,11 +30,13 @@ from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.errors import TraceError, UsageError, WorkloadError
 from memplan.estimators import (
     StepTrace,
+    TracedSetting,
     estimate,
     largest_micro_batch,
     process_peak,
     step_snapshot,
     trace_step,
+    trace_steps,
     tracing,
 )
 from memplan.estimators.allocators.allocator_config import AllocatorConfig
@@ -46,7 +48,7 @@ from memplan.results import Component, Estimate, Phase
 from memplan.torch_releases import release_of
 from memplan.units import GIB, MIB
 from memplan.workload import Workload
-from tests.contract.tracing import FOUR_SAMPLES, traced
+from tests.contract.tracing import FOUR_SAMPLES, TEMPLATE, traced
 from tests.making import context, source_of
 
 if TYPE_CHECKING:
@@ -128,6 +130,38 @@ def test_the_same_question_gets_the_same_answer_in_forks_and_in_a_process_of_its
     own = trace_step(source_of(linear_workload()), FOUR_SAMPLES, device)
     first, *others = (estimate(each, micro_batch_size=9, device=device) for each in (*forked, own))
     assert others == [first, first]
+
+
+@DEVICES
+def test_settings_that_are_traced_together_are_answered_as_each_alone(device: DeviceSpec) -> None:
+    twice = replace(FOUR_SAMPLES, accumulation_steps=2)
+    settings = [TracedSetting(recipe=FOUR_SAMPLES), TracedSetting(recipe=twice)]
+    together = trace_steps(source_of(linear_workload()), settings, device, template=TEMPLATE)
+    assert list(together) == settings
+    for setting in settings:
+        alone = traced(linear_workload(), device, setting.recipe)
+        found, expected = (estimate(each, micro_batch_size=9, device=device) for each in (together[setting], alone))
+        assert found == expected
+
+
+def only_in_single_precision(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    result = model(batch)
+    assert result.dtype is torch.float32
+    return result.sum()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"loss": only_in_single_precision}, {"model": lambda: BranchesOnData(512, 512, bias=False)}],
+    ids=["raises", "must be computed"],
+)
+def test_beside_another_a_setting_that_raises_or_must_be_computed_is_left_out(changes: dict[str, Any]) -> None:
+    source = source_of(linear_workload(**changes))
+    settings = [
+        TracedSetting(recipe=replace(FOUR_SAMPLES, precision=each)) for each in (Precision.FP32, Precision.BF16)
+    ]
+    together = trace_steps(source, settings, CARD, template=TEMPLATE)
+    assert list(together) == settings[:1]
 
 
 @DEVICES

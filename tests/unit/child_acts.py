@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from memplan.children import serve
+from memplan.children import Forks, serve
 
 Reply = Callable[[object], None]
 
@@ -20,6 +21,39 @@ Reply = Callable[[object], None]
 def echo(argument: Any, reply: Reply) -> None:
     for each in argument:
         reply(each)
+
+
+def have_forks_work(argument: Any, reply: Reply) -> None:
+    forks, noted = Forks(), []
+
+    def work(number: int) -> tuple[int, int, int]:
+        if number == argument["raises"]:
+            raise ValueError(number)
+        if number == argument["dies"]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        noted.append(number)
+        return number, len(noted), len(b"x" * argument["bytes"])
+
+    for number in range(4):
+        forks.start(functools.partial(work, number))
+    reply(forks.results())
+    reply(noted)
+
+
+def have_forks_wait(argument: Any, reply: Reply) -> None:
+    forks = Forks()
+    forks.start(lambda: (reply("a fork"), os.write(1, f"{os.getpid()}\n".encode()), time.sleep(600)))
+    if argument == "in vain":
+        time.sleep(0.5)
+        return
+    forks.results()
+
+
+def have_forks_work_beside_a_thread(argument: Any, reply: Reply) -> None:
+    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+    forks = Forks()
+    forks.start(lambda: "done")
+    reply(forks.results())
 
 
 def tell_variables(argument: Any, reply: Reply) -> None:

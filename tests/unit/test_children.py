@@ -289,6 +289,25 @@ def test_a_template_loads_what_its_forks_all_need_unless_they_would_suffer(
             assert template.is_running
 
 
+def test_forks_of_a_child_work_beside_it_and_those_that_fail_are_left_out(template: Template) -> None:
+    a_mib = 1 << 20  # more than a pipe holds
+    ending = forked(template, "have_forks_work", {"raises": 1, "dies": 2, "bytes": a_mib})
+    assert ending.messages == ([(0, 1, a_mib), (3, 1, a_mib)], [])
+    assert ending.return_code == 0
+
+
+@pytest.mark.parametrize("waits", ["in vain", "for them"])
+def test_forks_of_a_child_end_with_it_and_answer_for_nobody(template: Template, waits: str) -> None:
+    ending = forked(template, "have_forks_wait", waits, watch=stop_after(2, "it did not end"))
+    assert ending.messages == ()
+    assert (ending.stop_reason is None) == (waits == "in vain")
+    assert all_gone([int(ending.log_tail.splitlines()[0])])
+
+
+def test_a_process_with_threads_is_not_forked(template: Template) -> None:
+    assert forked(template, "have_forks_work_beside_a_thread").messages == ([],)
+
+
 def test_modules_of_installed_packages_and_of_memplan_are_told_from_a_users_own() -> None:
     ours = ("memplan.workload", "pytest")
     assert installed_modules((*ours, "json", __name__, "not_imported", "numpy")) == ours

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 import torch
 
-from memplan.children import serve
+from memplan.children import Forks, serve
 from memplan.errors import MemplanError
 from memplan.estimators.recorder.compiled_calls import redirect_compiled_calls
 from memplan.estimators.recorder.workload_trace import trace_workload
+from memplan.estimators.tracing import TraceBeside
 from memplan.training.skipped_initialisation import patch_initialisers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from memplan.estimators.step_trace import StepTrace
     from memplan.estimators.tracing import TraceRequest
 
 
@@ -23,15 +26,33 @@ def preload() -> None:
     import torch._dynamo  # noqa: PLC0415, F401 - 80 MiB of modules (torch 2.13)
 
 
-def answer(request: TraceRequest, reply: Callable[[object], None]) -> None:
-    """Reply with the trace, or with the error that is for the user."""
+def answer(requests: tuple[TraceRequest, ...], reply: Callable[[object], None]) -> None:
+    """Reply with the trace of the first request, or with the error that is for the user, and with others' traces.
+
+    The others are traced at the same time, in forks that share what the workload imports: where one cannot be, the
+    reply lacks it.
+    """
+    first, *others = requests
+    forks = Forks()
+
+    def begin_others(trace: Callable[[TraceRequest], StepTrace]) -> None:
+        for each in others:
+            forks.start(functools.partial(_traced_beside, trace, each))
+
     patch_initialisers()
     redirect_compiled_calls()
     torch.compiler.set_stance("force_eager")  # what PyTorch itself compiles: two steps are too few to be worth it
     try:
-        reply(trace_workload(request))
+        reply(trace_workload(first, begin_others))
     except MemplanError as error:
         reply(error)
+        return
+    for each in forks.results():
+        reply(each)
+
+
+def _traced_beside(trace: Callable[[TraceRequest], StepTrace], request: TraceRequest) -> TraceBeside:
+    return TraceBeside(setting=request.setting, trace=trace(request))
 
 
 if __name__ == "__main__":

@@ -52,8 +52,19 @@ _PLAIN_SOFTMAX = "aten._safe_softmax"  # of ``_scaled_dot_product_attention_math
 _REAL_RUN_COPIES = 5  # the model, and weights, gradients and two optimizer states of the copy that is run
 
 
-def trace_workload(request: TraceRequest) -> StepTrace:
+class _NeedsComputingError(Exception):
+    """The step cannot be traced, and may not be computed in this process."""
+
+
+def trace_workload(
+    request: TraceRequest, when_loaded: Callable[[Callable[[TraceRequest], StepTrace]], None] = lambda _: None
+) -> StepTrace:
     """Trace the requested workload.
+
+    Args:
+        request: what is traced.
+        when_loaded: called once the workload is loaded, before it is traced, with what traces it: a fork that is made
+            here may trace another setting of it on the same device, if it need not be computed.
 
     Raises:
         WorkloadError: the workload cannot be loaded, raises or breaks its contract.
@@ -64,24 +75,33 @@ def trace_workload(request: TraceRequest) -> StepTrace:
     lower_to(request.device)
     emulation = cuda_emulation_for(request.device, card_is_seen=request.card_is_seen)
     try:
-        return _trace_with(emulation, request)
+        return _trace_with(emulation, request, when_loaded)
     except WorkloadError as error:
         if emulation is None or not (request.card_is_seen and emulation.presence.was_consulted):
             raise
         raise SeenCardError(error.problem, where=error.where, hint=error.hint, detail=error.detail) from error
 
 
-def _trace_with(emulation: CudaEmulation | None, request: TraceRequest) -> StepTrace:
+def _trace_with(
+    emulation: CudaEmulation | None,
+    request: TraceRequest,
+    when_loaded: Callable[[Callable[[TraceRequest], StepTrace]], None],
+) -> StepTrace:
     """Load the workload and trace it, with CUDA emulated for user code."""
     with emulation or nullcontext():
         workload = load_workload(request.source)
         host_context_bytes = resident_context_bytes() if request.device.kind is DeviceKind.CPU else None
-        with _automatic_collection_disabled():
-            trace = _trace_loaded(workload, request, None if emulation is None else emulation.host_copies)
-        samples = None if workload.training_samples is None else _training_samples(workload.training_samples)
-    of_card = () if emulation is None else emulation.presence.notes
-    notes = (*notes_on_samples(workload.batch), *trace.notes, *of_card)
-    return replace(trace, host_context_bytes=host_context_bytes, training_samples=samples, notes=notes)
+
+        def trace(request: TraceRequest) -> StepTrace:
+            with _automatic_collection_disabled():
+                found = _trace_loaded(workload, request, None if emulation is None else emulation.host_copies)
+            samples = None if workload.training_samples is None else _training_samples(workload.training_samples)
+            of_card = () if emulation is None else emulation.presence.notes
+            notes = (*notes_on_samples(workload.batch), *found.notes, *of_card)
+            return replace(found, host_context_bytes=host_context_bytes, training_samples=samples, notes=notes)
+
+        when_loaded(lambda other: trace(replace(other, may_compute=False)))
+        return trace(request)
 
 
 def _training_samples(count_samples: Callable[[], int | None]) -> int | None:
@@ -98,16 +118,16 @@ def _trace_loaded(workload: Workload, request: TraceRequest, host_copies: HostCo
     batches = made_batches(workload, request.batch_sizes[:2])
     check_batches(workload, batches)
     if workload.shard is not None:
-        join_absent_replicas(request.recipe.world_size, "cpu")
+        join_absent_replicas(request.setting.recipe.world_size, "cpu")
     with initialisation_skipped():
-        model = built_model(workload, request.recipe, batches)
+        model = built_model(workload, request.setting.recipe, batches)
     recorder = StepRecorder(
         workload=workload,
-        recipe=request.recipe,
+        recipe=request.setting.recipe,
         device=request.device,
         model=model,
         on_fakes=True,
-        fused_optimizer=request.fused_optimizer,
+        fused_optimizer=request.setting.fused_optimizer,
         host_copies=host_copies,
     )
     try:
@@ -136,7 +156,7 @@ def _trace_graphs(recorder: StepRecorder, request: TraceRequest) -> StepTrace | 
 
     What the graphs recompute depends on the size of the batch, so that they are made near the recipe's.
     """
-    first = max(request.recipe.micro_batch_size, _LEAST_USUAL_SIZE)
+    first = max(request.setting.recipe.micro_batch_size, _LEAST_USUAL_SIZE)
     sized = replace(request, batch_sizes=(first, first + 1, first + 2))
     try:
         batches = made_batches(recorder.workload, sized.batch_sizes[:2])
@@ -148,7 +168,7 @@ def _trace_graphs(recorder: StepRecorder, request: TraceRequest) -> StepTrace | 
 
 def _trace_at_working_sizes(recorder: StepRecorder, request: TraceRequest, batches: dict[int, Any]) -> StepTrace:
     """Trace at small sizes; if the size may be why that fails, at multiples of the recipe's micro-batch."""
-    recipe_size = request.recipe.micro_batch_size
+    recipe_size = request.setting.recipe.micro_batch_size
     try:
         return _trace_or_compute(recorder, request, batches)
     except WorkloadError as error:
@@ -193,7 +213,7 @@ def _trace(recorder: StepRecorder, request: TraceRequest, batches: dict[int, Any
     runner = SizeRunner(
         record=recorded.record,
         sizes=request.batch_sizes,
-        recipe_size=request.recipe.micro_batch_size,
+        recipe_size=request.setting.recipe.micro_batch_size,
         may_run=lambda run, size: recorder.on_fakes or _is_affordable(run, size),  # fake tensors cost nothing
     )
     if samples_vary(batches) and len(request.batch_sizes) > 2:
@@ -230,7 +250,10 @@ def _compute(recorder: StepRecorder, request: TraceRequest, batches: dict[int, A
 
     Raises:
         TraceError: it needs more memory than is free.
+        _NeedsComputingError: the request is not to be computed.
     """
+    if not request.may_compute:
+        raise _NeedsComputingError
     needed_bytes = _REAL_RUN_COPIES * sum(each.numel() * each.element_size() for each in recorder.model.parameters())
     if needed_bytes > host_memory().free_bytes:
         raise TraceError(
@@ -240,7 +263,7 @@ def _compute(recorder: StepRecorder, request: TraceRequest, batches: dict[int, A
             hint="keep values of tensors out of Python's control flow there, or try a smaller model of the same kind",
             detail=error.detail,
         ) from error
-    model = built_model(recorder.workload, request.recipe, batches)
+    model = built_model(recorder.workload, request.setting.recipe, batches)
     trace = _trace(replace(recorder, model=model, on_fakes=False), request, batches)
     why = f"the step cannot run on fake tensors ({_reason(error)}); it was computed on the CPU at small micro-batches"
     is_on_card = request.device.kind is DeviceKind.CUDA

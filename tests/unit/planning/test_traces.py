@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from memplan.devices.cards import DeviceKind, DeviceSpec, find_card
 from memplan.devices.measured_contexts import calibrated
 from memplan.errors import WorkloadError
+from memplan.estimators import TracedSetting
 from memplan.estimators.step_trace import StepTrace, Timeline
 from memplan.planning import traces as traces_module
 from memplan.planning.traces import Traces
@@ -20,11 +23,16 @@ from memplan.results import Component, ContextBasis
 from memplan.units import MIB
 from tests.making import CPU, SOURCE, command, ignore, measurement, step_trace
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from memplan.progress import Observer
+
 CARD = replace(find_card("rtx-3090"), live_index=0, driver_version="580.65.06", name="NVIDIA GeForce RTX 3090")
 RECIPE = Recipe(micro_batch_size=4)
 
 
-def trace_of_one_block(source: object, recipe: Recipe, device: DeviceSpec, **_: object) -> StepTrace:
+def trace_of_one_block(recipe: Recipe, device: DeviceSpec) -> StepTrace:
     """One block of 1 MiB a sample."""
     timeline = Timeline(
         event_blocks=np.array([0], dtype=np.int32),
@@ -49,41 +57,50 @@ def trace_of_one_block(source: object, recipe: Recipe, device: DeviceSpec, **_: 
 
 @pytest.fixture
 def traces_of(monkeypatch: pytest.MonkeyPatch, tmp_path):
+    """Make the traces of a device; each setting is traced by the function given, and what fails beside is left out."""
     monkeypatch.setenv("MEMPLAN_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(traces_module, "trace_step", trace_of_one_block)
-    return lambda device, observer=ignore: Traces(SOURCE, device, observer)
+
+    def make(device: DeviceSpec, observer: Observer = ignore, *, trace=trace_of_one_block) -> Traces:
+        def trace_all(
+            source: object, settings: Sequence[TracedSetting], device: DeviceSpec, **_: object
+        ) -> dict[TracedSetting, StepTrace]:
+            first, *others = settings
+            found = {first: trace(first.recipe, device)}
+            for each in others:
+                with suppress(WorkloadError):
+                    found[each] = trace(each.recipe, device)
+            return found
+
+        monkeypatch.setattr(traces_module, "trace_steps", trace_all)
+        return Traces(SOURCE, device, observer)
+
+    return make
 
 
-def test_where_samples_vary_each_micro_batch_is_traced_by_itself(traces_of, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_samples_vary_each_micro_batch_is_traced_by_itself(traces_of) -> None:
     asked: list[int] = []
 
-    def trace_of_varying_samples(source: object, recipe: Recipe, device: DeviceSpec, **_: object) -> StepTrace:
+    def trace_of_varying_samples(recipe: Recipe, device: DeviceSpec) -> StepTrace:
         asked.append(recipe.micro_batch_size)
-        one = trace_of_one_block(source, recipe, device)
+        one = trace_of_one_block(recipe, device)
         return replace(one, envelope=one.timelines[0], traced_batch_sizes=(2, 3, recipe.micro_batch_size))
 
-    monkeypatch.setattr(traces_module, "trace_step", trace_of_varying_samples)
-    traces = traces_of(CARD)
+    traces = traces_of(CARD, trace=trace_of_varying_samples)
     for size in (4, 8, 8, 3, 4):
         traces.estimate(RECIPE.with_micro_batch_size(size))
     assert asked == [4, 8]
 
 
-def test_a_search_interpolates_between_traced_micro_batches_and_traces_what_is_run(
-    traces_of, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_interpolates_between_traced_micro_batches_and_traces_what_is_run(traces_of) -> None:
     asked: list[int] = []
 
-    def trace_of_more_blocks_for_more_samples(
-        source: object, recipe: Recipe, device: DeviceSpec, **_: object
-    ) -> StepTrace:
+    def trace_of_more_blocks_for_more_samples(recipe: Recipe, device: DeviceSpec) -> StepTrace:
         asked.append(recipe.micro_batch_size)
-        one = trace_of_one_block(source, recipe, device)
+        one = trace_of_one_block(recipe, device)
         sizes = (20, recipe.micro_batch_size)
         return replace(one, timelines=one.timelines * 2, traced_batch_sizes=sizes)
 
-    monkeypatch.setattr(traces_module, "trace_step", trace_of_more_blocks_for_more_samples)
-    traces = traces_of(CARD)
+    traces = traces_of(CARD, trace=trace_of_more_blocks_for_more_samples)
     context_bytes = traces.estimate(RECIPE.with_micro_batch_size(40)).breakdown.context
     expected = [traces.expected_process_bytes(RECIPE.with_micro_batch_size(size)) for size in (30, 60)]
     assert expected == [context_bytes + 30 * MIB, context_bytes + 60 * MIB]
@@ -93,15 +110,51 @@ def test_a_search_interpolates_between_traced_micro_batches_and_traces_what_is_r
     assert asked == [40, 60]
 
 
-def test_where_a_micro_batch_cannot_be_traced_another_tells_of_it(traces_of, monkeypatch: pytest.MonkeyPatch) -> None:
-    def trace_of_few_samples(source: object, recipe: Recipe, device: DeviceSpec, **_: object) -> StepTrace:
+def test_what_is_made_ahead_is_traced_at_once_and_what_fails_beside_only_when_it_is_asked_for(traces_of) -> None:
+    stages: list[object] = []
+    asked: list[str] = []
+
+    def trace_without_half_types(recipe: Recipe, device: DeviceSpec) -> StepTrace:
+        asked.append(recipe.precision)
+        if recipe.precision == "fp16":
+            raise WorkloadError("the loss is not finite")
+        return trace_of_one_block(recipe, device)
+
+    traces = traces_of(CARD, stages.append, trace=trace_without_half_types)
+    recipes = [replace(RECIPE, precision=each) for each in ("fp32", "bf16", "fp16")]
+    traces.make_ahead(TracedSetting(recipe=each) for each in recipes)
+    assert [each.text for each in stages if isinstance(each, Stage)] == ["estimating fp32, 4 x 1 and 2 more"]
+    for recipe in recipes[:2]:
+        assert traces.estimate(recipe).breakdown.activations == 4 * MIB
+    assert asked == ["fp32", "bf16", "fp16"]
+    with pytest.raises(WorkloadError, match="not finite"):
+        traces.estimate(recipes[2])
+    traces.make_ahead(TracedSetting(recipe=each) for each in recipes)
+    assert asked == ["fp32", "bf16", "fp16", "fp16"]
+
+
+def test_what_fails_first_ahead_fails_where_it_is_asked_for_and_is_not_traced_again(traces_of) -> None:
+    asked: list[Recipe] = []
+
+    def trace_nothing(recipe: Recipe, device: DeviceSpec) -> StepTrace:
+        asked.append(recipe)
+        raise WorkloadError("model() raised")
+
+    traces = traces_of(CARD, trace=trace_nothing)
+    traces.make_ahead([TracedSetting(recipe=RECIPE), TracedSetting(recipe=RECIPE, fused_optimizer=True)])
+    with pytest.raises(WorkloadError, match="raised"):
+        traces.estimate(RECIPE)
+    assert asked == [RECIPE]
+
+
+def test_where_a_micro_batch_cannot_be_traced_another_tells_of_it(traces_of) -> None:
+    def trace_of_few_samples(recipe: Recipe, device: DeviceSpec) -> StepTrace:
         if recipe.micro_batch_size > 4:
             raise WorkloadError("the data set has four samples")
-        one = trace_of_one_block(source, recipe, device)
+        one = trace_of_one_block(recipe, device)
         return replace(one, envelope=one.timelines[0], traced_batch_sizes=(2, 3, 4))
 
-    monkeypatch.setattr(traces_module, "trace_step", trace_of_few_samples)
-    traces = traces_of(CARD)
+    traces = traces_of(CARD, trace=trace_of_few_samples)
     traces.estimate(RECIPE)
     assert traces.estimate(RECIPE.with_micro_batch_size(8)).breakdown.activations == 8 * MIB
 
@@ -161,9 +214,9 @@ def test_the_optimizer_of_a_command_is_the_one_that_its_first_trial_saw() -> Non
     assert traces.optimizer_name(RECIPE) == "AdamW"
 
 
-def trace_with_a_pinned_hole(source: object, recipe: Recipe, device: DeviceSpec, **_: object) -> StepTrace:
+def trace_with_a_pinned_hole(recipe: Recipe, device: DeviceSpec) -> StepTrace:
     """Four MiB come, 64 KiB come, the four MiB go, and five MiB come that do not fit where they were."""
-    one = trace_of_one_block(source, recipe, device)
+    one = trace_of_one_block(recipe, device)
     zeros = np.zeros(3, dtype=np.int32)
     timeline = replace(
         one.timelines[0],
@@ -183,6 +236,5 @@ def test_on_the_cpu_the_heap_is_replayed_as_the_environment_sets_it(
     traces_of, monkeypatch: pytest.MonkeyPatch, threshold_mib: int, held_mib: int
 ) -> None:
     monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", str(threshold_mib * MIB))
-    monkeypatch.setattr(traces_module, "trace_step", trace_with_a_pinned_hole)
-    held_bytes = traces_of(CPU).estimate(RECIPE).peak_reserved_bytes
+    held_bytes = traces_of(CPU, trace=trace_with_a_pinned_hole).estimate(RECIPE).peak_reserved_bytes
     assert held_bytes // MIB == held_mib

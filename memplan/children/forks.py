@@ -1,0 +1,58 @@
+"""Work that forks of a child do beside it, from the state that the child is in: each in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from memplan.children.serving import die_with_parent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_OWN_THREADS = Path("/proc/self/task")
+
+
+class Forks:
+    """Forks of this process at work; they end with it, and print where it prints."""
+
+    def __init__(self) -> None:
+        self._running: list[_Fork] = []
+
+    def start(self, work: Callable[[], object]) -> None:
+        """Have a fork do some work; nothing is done where this process has threads, which a fork would lack."""
+        if len(list(_OWN_THREADS.iterdir())) > 1:
+            return
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if not pid:
+            die_with_parent()
+            with contextlib.suppress(BaseException):
+                payload = pickle.dumps(work())
+                with open(writing, "wb") as pipe:  # noqa: PTH123 - a descriptor, not a file's content
+                    pipe.write(payload)
+            os._exit(0)
+        os.close(writing)
+        self._running.append(_Fork(pid=pid, reading=reading))
+
+    def results(self) -> list[Any]:
+        """Wait for all; return what each work's call returned, in order, without those that raised or died."""
+        payloads = [each.payload() for each in self._running]
+        self._running = []
+        return [pickle.loads(each) for each in payloads if each]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fork:
+    pid: int
+    reading: int
+
+    def payload(self) -> bytes:
+        with open(self.reading, "rb") as pipe:  # noqa: PTH123 - a descriptor, not a file's content
+            payload = pipe.read()
+        status = os.waitpid(self.pid, 0)[1]
+        return b"" if status else payload
