@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -10,6 +11,11 @@ from memplan.planning.absent import recommend_by_estimate
 from memplan.recipe import Precision, Recipe
 from memplan.units import MIB
 from tests.making import estimate, question, subject, trial
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from memplan.estimators import TracedSetting
 
 CHECK = trial(2, 102, estimated_mib=102)
 
@@ -23,6 +29,9 @@ class Prediction:
 
     def training_samples(self, recipe: Recipe) -> int | None:
         return self.samples
+
+    def make_ahead(self, settings: Iterable[TracedSetting]) -> None:
+        pass
 
     def of_if_traceable(self, recipe: Recipe):
         return estimate(100, recipe)
