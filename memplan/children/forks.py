@@ -15,22 +15,29 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _OWN_THREADS = Path("/proc/self/task")
+_LOWER_PRIORITY = 10
 
 
 class Forks:
-    """Forks of this process at work; they end with it, and print where it prints."""
+    """Forks of this process at work, which end with it, print where it does, and leave it the processor."""
 
     def __init__(self) -> None:
         self._running: list[_Fork] = []
 
     def start(self, work: Callable[[], object]) -> None:
-        """Have a fork do some work; nothing is done where this process has threads, which a fork would lack."""
+        """Have a fork do some work; nothing is done where there is no room for one, or threads that it would lack."""
         if len(list(_OWN_THREADS.iterdir())) > 1:
             return
         reading, writing = os.pipe()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:
+            os.close(reading)
+            os.close(writing)
+            return
         if not pid:
             die_with_parent()
+            os.nice(_LOWER_PRIORITY)
             with contextlib.suppress(BaseException):
                 payload = pickle.dumps(work())
                 with open(writing, "wb") as pipe:  # noqa: PTH123 - a descriptor, not a file's content

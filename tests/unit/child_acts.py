@@ -24,15 +24,15 @@ def echo(argument: Any, reply: Reply) -> None:
 
 
 def have_forks_work(argument: Any, reply: Reply) -> None:
-    forks, noted = Forks(), []
+    forks, noted, niceness = Forks(), [], os.nice(0)
 
-    def work(number: int) -> tuple[int, int, int]:
+    def work(number: int) -> tuple[int, int, bool, bytes]:
         if number == argument["raises"]:
             raise ValueError(number)
         if number == argument["dies"]:
             os.kill(os.getpid(), signal.SIGKILL)
         noted.append(number)
-        return number, len(noted), len(b"x" * argument["bytes"])
+        return number, len(noted), os.nice(0) > niceness, b"x" * argument["bytes"]
 
     for number in range(4):
         forks.start(functools.partial(work, number))
@@ -49,8 +49,11 @@ def have_forks_wait(argument: Any, reply: Reply) -> None:
     forks.results()
 
 
-def have_forks_work_beside_a_thread(argument: Any, reply: Reply) -> None:
-    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+def have_forks_work_where_none_can_be_made(argument: Any, reply: Reply) -> None:
+    if argument == "threads":
+        threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+    else:
+        os.fork = functools.partial(os.open, "is not there", os.O_RDONLY)  # root may exceed every limit on processes
     forks = Forks()
     forks.start(lambda: "done")
     reply(forks.results())

@@ -292,7 +292,7 @@ def test_a_template_loads_what_its_forks_all_need_unless_they_would_suffer(
 def test_forks_of_a_child_work_beside_it_and_those_that_fail_are_left_out(template: Template) -> None:
     a_mib = 1 << 20  # more than a pipe holds
     ending = forked(template, "have_forks_work", {"raises": 1, "dies": 2, "bytes": a_mib})
-    assert ending.messages == ([(0, 1, a_mib), (3, 1, a_mib)], [])
+    assert ending.messages == ([(0, 1, True, b"x" * a_mib), (3, 1, True, b"x" * a_mib)], [])
     assert ending.return_code == 0
 
 
@@ -304,8 +304,9 @@ def test_forks_of_a_child_end_with_it_and_answer_for_nobody(template: Template, 
     assert all_gone([int(ending.log_tail.splitlines()[0])])
 
 
-def test_a_process_with_threads_is_not_forked(template: Template) -> None:
-    assert forked(template, "have_forks_work_beside_a_thread").messages == ([],)
+@pytest.mark.parametrize("obstacle", ["threads", "no room"])
+def test_where_a_child_cannot_be_forked_nothing_is_done_beside_it(template: Template, obstacle: str) -> None:
+    assert forked(template, "have_forks_work_where_none_can_be_made", obstacle).messages == ([],)
 
 
 def test_modules_of_installed_packages_and_of_memplan_are_told_from_a_users_own() -> None:
