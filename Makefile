@@ -10,7 +10,8 @@ help: ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 # Of 14,000 files that pip would compile, one after another, a few thousand are ever imported. They are compiled then,
-# and once: where a shell tells Python to keep nothing, every process would compile PyTorch anew, which takes longer than most tests.
+# and once: where a shell tells Python to keep nothing, every process would compile PyTorch anew, which takes longer
+# than most tests.
 unexport PYTHONDONTWRITEBYTECODE
 
 $(VENV)/.ready: pyproject.toml constraints.txt

@@ -36,9 +36,9 @@ class Forks:
             os.close(writing)
             return
         if not pid:
-            die_with_parent()
-            os.nice(_LOWER_PRIORITY)
             with contextlib.suppress(BaseException):
+                die_with_parent()
+                os.nice(_LOWER_PRIORITY)
                 payload = pickle.dumps(work())
                 with open(writing, "wb") as pipe:  # noqa: PTH123 - a descriptor, not a file's content
                     pipe.write(payload)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan.devices.cards import ContextSize
@@ -28,32 +28,6 @@ if TYPE_CHECKING:
     from memplan.workload import WorkloadSource
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _StepKind:
-    """What one trace is valid for: a recipe without its sizes, and the implementation of the optimizer.
-
-    Where a trace is valid for one micro-batch only, the recipe keeps that micro-batch.
-    """
-
-    recipe: Recipe
-    fused_optimizer: bool
-
-    @classmethod
-    def of(cls, recipe: Recipe, *, fused_optimizer: bool) -> _StepKind:
-        steps = min(recipe.accumulation_steps, 2)  # any number above 1 keeps the gradients
-        sizeless = replace(recipe, micro_batch_size=1, accumulation_steps=steps, learning_rate=None)
-        return cls(recipe=sizeless, fused_optimizer=fused_optimizer)
-
-    def traced_at(self, recipe: Recipe) -> TracedSetting:
-        """Return what is traced for this kind where a recipe of it is asked for."""
-        sized = replace(recipe, accumulation_steps=self.recipe.accumulation_steps)
-        return TracedSetting(recipe=sized, fused_optimizer=self.fused_optimizer)
-
-    def of_any_size(self) -> _StepKind:
-        """Return the kind without the micro-batch that it may have kept."""
-        return replace(self, recipe=self.recipe.with_micro_batch_size(1))
-
-
 class Traces:
     """The traces of one workload on one device, made when they are first asked for."""
 
@@ -73,8 +47,9 @@ class Traces:
         self._trace_limit_s = trace_limit_s
         self._template = template
         self._exact_sizes = exact_sizes
-        self._traces: dict[_StepKind, StepTrace] = {}
-        self._failures: dict[_StepKind, TraceError | WorkloadError] = {}
+        # By kind of step; where a trace is valid for one micro-batch only, its kind has that micro-batch.
+        self._traces: dict[TracedSetting, StepTrace] = {}
+        self._failures: dict[TracedSetting, TraceError | WorkloadError] = {}
         self._said: set[str] = set()
         self._allocators = ProcessAllocators.from_environment(
             os.environ if device.is_here else {}, torch_version=importlib.metadata.version("torch")
@@ -96,13 +71,13 @@ class Traces:
         """
         if not self.can_trace:
             raise TraceError("a training command is run, not traced")
-        return self._traced(_StepKind.of(recipe, fused_optimizer=fused_optimizer), recipe)
+        return self._traced(_kind_of(TracedSetting(recipe=recipe, fused_optimizer=fused_optimizer)), recipe)
 
     def make_ahead(self, settings: Iterable[TracedSetting]) -> None:
         """Trace at the same time what will be asked for; what cannot be traced so is left to be asked for."""
-        missing: dict[_StepKind, Recipe] = {}
+        missing: dict[TracedSetting, Recipe] = {}
         for each in settings:
-            kind = _StepKind.of(each.recipe, fused_optimizer=each.fused_optimizer)
+            kind = _kind_of(each)
             if self.can_trace and kind not in self._traces and kind not in self._failures:
                 missing.setdefault(kind, each.recipe)
         if len(missing) > 1:
@@ -114,8 +89,8 @@ class Traces:
         trace = self.of(recipe)
         if trace.covers(recipe.micro_batch_size):
             return trace
-        kind = _StepKind.of(recipe, fused_optimizer=False)
-        sized = replace(kind.recipe, micro_batch_size=recipe.micro_batch_size)
+        kind = _kind_of(TracedSetting(recipe=recipe))
+        sized = kind.recipe.with_micro_batch_size(recipe.micro_batch_size)
         try:
             return self._traced(replace(kind, recipe=sized), recipe)
         except (TraceError, WorkloadError):
@@ -126,25 +101,28 @@ class Traces:
         trace = self.of(recipe)
         if trace.envelope is not None or len(trace.timelines) == 1:
             return self._of_size(recipe)
-        kind = _StepKind.of(recipe, fused_optimizer=False)
+        kind = _kind_of(TracedSetting(recipe=recipe))
         timelines = {
             size: timeline
             for each, known in self._traces.items()
-            if each.of_any_size() == kind and len(known.timelines) > 1
+            if _kind_of(each) == kind and len(known.timelines) > 1
             for size, timeline in known.timelines_by_size.items()
         }
         return replace(trace, traced_batch_sizes=tuple(timelines), timelines=tuple(timelines.values()))
 
-    def _traced(self, kind: _StepKind, recipe: Recipe) -> StepTrace:
+    def _traced(self, kind: TracedSetting, recipe: Recipe) -> StepTrace:
         if kind in self._failures:
             raise self._failures[kind]
         if kind not in self._traces:
             self._trace({kind: recipe})
         return self._traces[kind]
 
-    def _trace(self, recipes: dict[_StepKind, Recipe]) -> None:
+    def _trace(self, recipes: dict[TracedSetting, Recipe]) -> None:
         """Trace the first kind, and of the others what can be traced beside it."""
-        settings = {kind: kind.traced_at(recipe) for kind, recipe in recipes.items()}
+        settings = {
+            kind: replace(kind, recipe=replace(recipe, accumulation_steps=kind.recipe.accumulation_steps))
+            for kind, recipe in recipes.items()
+        }
         first, recipe = next(iter(recipes.items()))
         fused = ", fused optimizer" if first.fused_optimizer else ""
         others = f" and {len(recipes) - 1} more" if len(recipes) > 1 else ""
@@ -246,3 +224,10 @@ class Traces:
         if predicted_bytes > 0:
             excess = (measured.peak_process_bytes - measured.breakdown.context) / predicted_bytes
             self._correction = max(excess, 1.0)
+
+
+def _kind_of(setting: TracedSetting) -> TracedSetting:
+    """Return what one trace of a setting is valid for: a setting whose recipe has no sizes."""
+    steps = min(setting.recipe.accumulation_steps, 2)  # any number above 1 keeps the gradients
+    sizeless = replace(setting.recipe, micro_batch_size=1, accumulation_steps=steps, learning_rate=None)
+    return replace(setting, recipe=sizeless)

@@ -17,7 +17,7 @@ from memplan.training.skipped_initialisation import patch_initialisers
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from memplan.estimators.step_trace import StepTrace
+    from memplan.estimators.recorder.workload_trace import Trace
     from memplan.estimators.tracing import TraceRequest
 
 
@@ -35,7 +35,7 @@ def answer(requests: tuple[TraceRequest, ...], reply: Callable[[object], None]) 
     first, *others = requests
     forks = Forks()
 
-    def begin_others(trace: Callable[[TraceRequest], StepTrace]) -> None:
+    def begin_others(trace: Trace) -> None:
         for each in others:
             forks.start(functools.partial(_traced_beside, trace, each))
 
@@ -51,7 +51,7 @@ def answer(requests: tuple[TraceRequest, ...], reply: Callable[[object], None]) 
         reply(each)
 
 
-def _traced_beside(trace: Callable[[TraceRequest], StepTrace], request: TraceRequest) -> TraceBeside:
+def _traced_beside(trace: Trace, request: TraceRequest) -> TraceBeside:
     return TraceBeside(setting=request.setting, trace=trace(request))
 
 

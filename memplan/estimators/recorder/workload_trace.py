@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from memplan.estimators.tracing import TraceRequest
     from memplan.workload import Workload
 
+    Trace = Callable[[TraceRequest], StepTrace]
+
 _FREE_SHARE_OF_REAL_RUN = 0.5
 _LARGEST_REAL_RUN_BYTES = 16 * GIB  # of all its blocks: a few seconds at some GiB a second
 _UNCOUNTED_EVALUATION = "evaluation is not counted, since it cannot be traced ({reason})"
@@ -56,9 +58,7 @@ class _NeedsComputingError(Exception):
     """The step cannot be traced, and may not be computed in this process."""
 
 
-def trace_workload(
-    request: TraceRequest, when_loaded: Callable[[Callable[[TraceRequest], StepTrace]], None] = lambda _: None
-) -> StepTrace:
+def trace_workload(request: TraceRequest, when_loaded: Callable[[Trace], None] = lambda _: None) -> StepTrace:
     """Trace the requested workload.
 
     Args:
@@ -83,9 +83,7 @@ def trace_workload(
 
 
 def _trace_with(
-    emulation: CudaEmulation | None,
-    request: TraceRequest,
-    when_loaded: Callable[[Callable[[TraceRequest], StepTrace]], None],
+    emulation: CudaEmulation | None, request: TraceRequest, when_loaded: Callable[[Trace], None]
 ) -> StepTrace:
     """Load the workload and trace it, with CUDA emulated for user code."""
     with emulation or nullcontext():
