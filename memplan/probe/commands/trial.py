@@ -209,6 +209,9 @@ class _Watch:
         finished = {event.pid for event in self.events if isinstance(event, StepsFinished)}
         return bool(finished) and finished >= set(training_pids(self.events))
 
+    def _has_any_finished(self) -> bool:
+        return any(isinstance(event, StepsFinished) for event in self.events)
+
     def _tell(self, progress: TrialProgress) -> None:
         if self._on_progress is not None:
             self._on_progress(progress)
@@ -253,6 +256,9 @@ class _Watch:
     def _over_budget(self, pid: int) -> TrialVerdict | None:
         training = {event.pid for event in self.events if isinstance(event, OptimizerBuilt)}
         training_bytes, other_bytes = self._tree.resident_parts(pid, training)
+        self.hear()
+        if self._has_any_finished():  # and left, perhaps: what it shared with the others would be counted as theirs
+            return None
         if steps_taken(self.events):  # until then, a replica that is still being built counts among the others
             self._other_processes_bytes = max(self._other_processes_bytes, other_bytes)
         resident_bytes = training_bytes + other_bytes

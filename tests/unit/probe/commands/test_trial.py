@@ -135,6 +135,50 @@ def test_a_python_that_does_not_take_the_hook_is_not_waited_for(
     assert "is PYTHONPATH kept" in outcome.evidence
 
 
+FINISHED = {"event": "finished", "pid": 7, "is_finite": True, "loss_scale": None}
+
+
+def step_of(number: int, card: dict[str, int] | None) -> dict[str, Any]:
+    figures = {
+        "passes": 1,
+        "is_loss_finite": True,
+        "skipped": 0,
+        "optimizers": 1,
+        "resident_peak_bytes": 300 * MIB,
+        "resident_file_bytes": 1,
+    }
+    return {"event": "step", "pid": 7, "step": number, "duration_s": 0.5, **figures, "card": card}
+
+
+def write_events(folder: Path, *steps: dict[str, Any]) -> Path:
+    """Make what a trial has in its folder, with what the hook of process 7 has written into it."""
+    (folder / "leave").mkdir()
+    built = {"event": "built", "pid": 7, "resident_bytes": 1, "parameters_bytes": 1}
+    events = folder / "events"
+    events.write_text("".join(f"{json.dumps(line)}\n" for line in (built, *steps)))
+    return events
+
+
+@pytest.mark.parametrize(("has_left", "counted_bytes"), [(False, 150 * MIB), (True, 0)])
+def test_what_a_process_shared_with_its_loaders_workers_is_not_theirs_once_it_has_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_left: bool, counted_bytes: int
+) -> None:
+    events = write_events(tmp_path, step_of(1, None), step_of(2, None))
+
+    def resident_parts(_tree: object, _pid: int, _whole: set[int]) -> tuple[int, int]:
+        if has_left:
+            with events.open("a") as file:
+                file.write(f"{json.dumps(FINISHED)}\n")
+        return 0, 150 * MIB
+
+    monkeypatch.setattr(command_trial.ProcessTree, "resident_parts", resident_parts)
+    watch = command_trial._Watch(REQUEST, command("t {micro_batch_size}"), tmp_path, None)
+    assert watch.find_reason_to_stop(7, 1.0) is None
+    measured = watch.measure()
+    assert measured is not None
+    assert measured.peak_process_bytes == 300 * MIB + counted_bytes
+
+
 @pytest.fixture
 def card_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A watch over a card of which others hold 200 MiB, and process 7 so much as it is told."""
@@ -148,23 +192,7 @@ def card_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(
             command_cards, "process_used_bytes", lambda index, pid: BytesReading(read_bytes=process_bytes)
         )
-        (tmp_path / "leave").mkdir()
-        events = tmp_path / "events"
-        lines = [{"event": "built", "pid": 7, "resident_bytes": 1, "parameters_bytes": 1}]
-        for number in (1, 2, 3):
-            figures = {
-                "passes": 1,
-                "is_loss_finite": True,
-                "skipped": 0,
-                "optimizers": 1,
-                "resident_peak_bytes": 1,
-                "resident_file_bytes": 1,
-            }
-            lines.append(
-                {"event": "step", "pid": 7, "step": number, "duration_s": 0.5, **figures, "card": MEASURED_CARD}
-            )
-        lines.append({"event": "finished", "pid": 7, "is_finite": True, "loss_scale": None})
-        events.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        write_events(tmp_path, *(step_of(number, MEASURED_CARD) for number in (1, 2, 3)), FINISHED)
         watch = command_trial._Watch(ON_CARD, ON_CARD.source, tmp_path, None)
         watch.hear()
         return watch, tmp_path / "leave" / "7"
