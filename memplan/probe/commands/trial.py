@@ -206,11 +206,11 @@ class _Watch:
         return parse_template(self._command.template).sets(PlaceholderName.ACCUMULATION_STEPS)
 
     def _has_finished(self) -> bool:
-        finished = {event.pid for event in self.events if isinstance(event, StepsFinished)}
+        finished = self._finished_pids()
         return bool(finished) and finished >= set(training_pids(self.events))
 
-    def _has_any_finished(self) -> bool:
-        return any(isinstance(event, StepsFinished) for event in self.events)
+    def _finished_pids(self) -> set[int]:
+        return {event.pid for event in self.events if isinstance(event, StepsFinished)}
 
     def _tell(self, progress: TrialProgress) -> None:
         if self._on_progress is not None:
@@ -257,7 +257,7 @@ class _Watch:
         training = {event.pid for event in self.events if isinstance(event, OptimizerBuilt)}
         training_bytes, other_bytes = self._tree.resident_parts(pid, training)
         self.hear()
-        if self._has_any_finished():  # and left, perhaps: what it shared with the others would be counted as theirs
+        if self._finished_pids():  # one may have left: what it shared with the others would be counted as theirs
             return None
         if steps_taken(self.events):  # until then, a replica that is still being built counts among the others
             self._other_processes_bytes = max(self._other_processes_bytes, other_bytes)
