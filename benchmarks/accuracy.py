@@ -66,11 +66,11 @@ def all_rows(truth: Path) -> Iterator[Row]:
 
 @functools.cache
 def setting() -> str:
-    """Digest of what a prediction depends on: the estimator's source and the libraries that the models come from."""
+    """Digest of what a prediction depends on: the estimator's source and tables, and the models' libraries."""
     import memplan
 
     folders = (Path(memplan.__file__).parent / "estimators", HERE / "published")
-    files = [file for folder in folders for file in sorted(folder.rglob("*.py"))]
+    files = [file for folder in folders for kind in ("*.py", "*.npz") for file in sorted(folder.rglob(kind))]
     digest = hashlib.sha256(b"".join(each.read_bytes() for each in files)).hexdigest()[:12]
     return " ".join([digest, *(f"{name}={_version(name)}" for name in LIBRARIES)])
 

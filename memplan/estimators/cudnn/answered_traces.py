@@ -1,4 +1,4 @@
-"""Traces in which cuDNN's answers, or else a rule, size the workspaces of convolutions at any micro-batch."""
+"""Traces in which cuDNN's answers, or else expectations, size the workspaces of convolutions at any micro-batch."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _BY_CUDNN = "workspaces of convolutions are what cuDNN {version} answers for com
 _SEARCH = (
     "cuDNN's search for algorithms (benchmark mode), which may take all that is free in the first step for a while"
 )
-_BY_RULE = "workspaces that cuDNN chooses for convolutions, beyond a rule of thumb: {reason}"
+_EXPECTED = "workspaces that cuDNN chooses for convolutions, beyond what memplan expects: {reason}"
 _NOT_LINEAR = "their batches are no linear function of the micro-batch"
 _UNKNOWN_CARD = "of the card only the size is known"
 _NOT_ALL = "cuDNN {version} proposes nothing for some of them"
 
 
 def with_cudnns_answers(trace: StepTrace, *, exact_sizes: Collection[int] = ()) -> StepTrace:
-    """Ask cuDNN about the convolutions of a trace; what it does not answer a rule sizes, and the trace says so.
+    """Ask cuDNN about the convolutions of a trace; what it does not answer is sized as expected, and the trace says so.
 
     Args:
         trace: as it was recorded.
@@ -46,19 +46,19 @@ def with_cudnns_answers(trace: StepTrace, *, exact_sizes: Collection[int] = ()) 
     return found
 
 
-def with_ruled_workspaces(trace: StepTrace) -> StepTrace:
-    """Size the convolutions of a trace by the rule; those whose batches do not grow evenly keep their traced sizes."""
+def with_expected_workspaces(trace: StepTrace) -> StepTrace:
+    """Size the convolutions of a trace as expected; those whose batches do not grow evenly keep their traced sizes."""
     return _sized(trace, sorted({*_ASKED_SIZES, trace.recipe.micro_batch_size}), {})
 
 
 def _answered(trace: StepTrace, sizes: Sequence[int], searched_sizes: Sequence[int]) -> StepTrace:
     calls = _calls(trace, sizes)
     if trace.compute_capability is None or not calls:
-        return _by_rule(trace, _UNKNOWN_CARD if trace.compute_capability is None else _NOT_LINEAR)
+        return _as_expected(trace, _UNKNOWN_CARD if trace.compute_capability is None else _NOT_LINEAR)
     searched = _calls_at(trace, searched_sizes) if trace.is_in_benchmark_mode else ()
     answers = ask(CudnnQuestions(capability=trace.compute_capability, convolutions=calls, searched=searched))
     if not isinstance(answers, CudnnAnswers):
-        return _by_rule(_sized(trace, sizes, {}), answers)
+        return _as_expected(_sized(trace, sizes, {}), answers)
     told = {call: size for call, size in zip(calls, answers.workspace_bytes, strict=True) if size is not None}
     found = _sized(trace, sizes, told)
     if answers.search_bytes:
@@ -66,7 +66,7 @@ def _answered(trace: StepTrace, sizes: Sequence[int], searched_sizes: Sequence[i
     if told:
         note = _BY_CUDNN.format(version=answers.version, capability="{}.{}".format(*trace.compute_capability))
         found = replace(found, notes=(*found.notes, note))
-    return found if len(told) == len(calls) else _by_rule(found, _NOT_ALL.format(version=answers.version))
+    return found if len(told) == len(calls) else _as_expected(found, _NOT_ALL.format(version=answers.version))
 
 
 def _calls_at(trace: StepTrace, sizes: Sequence[int]) -> tuple[Convolution, ...]:
@@ -89,7 +89,7 @@ def _drawn_shares(drawn: DrawnBatches, recipe: Recipe) -> list[float]:
 
 
 def _sized(trace: StepTrace, sizes: Sequence[int], told: Mapping[Convolution, int]) -> StepTrace:
-    """Size the convolutions as cuDNN told, and by the rule where it did not; not for a card of unknown capability."""
+    """Size the convolutions as cuDNN told, and as expected where it did not; not for a card of unknown capability."""
     capability = trace.compute_capability
     if capability is None:
         return trace
@@ -108,5 +108,5 @@ def _searching(trace: StepTrace, sizes: Sequence[int], told: Mapping[Convolution
     return replace(trace, timelines=tuple(timelines))
 
 
-def _by_rule(trace: StepTrace, reason: str) -> StepTrace:
-    return replace(trace, uncounted=(*trace.uncounted, _BY_RULE.format(reason=reason)))
+def _as_expected(trace: StepTrace, reason: str) -> StepTrace:
+    return replace(trace, uncounted=(*trace.uncounted, _EXPECTED.format(reason=reason)))

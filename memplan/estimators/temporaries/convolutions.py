@@ -111,7 +111,7 @@ class ConvolutionWorkspace:
 
     Args:
         call: the convolution.
-        size_bytes: the workspace by a rule, for where cuDNN does not answer; may be 0.
+        size_bytes: the workspace as expected, for where cuDNN does not answer; may be 0.
     """
 
     call: Convolution
@@ -200,7 +200,7 @@ class Workspaces:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizedWorkspaces:
-    """Workspaces of convolutions as a rule or cuDNN sizes them at some micro-batch sizes.
+    """Workspaces of convolutions as they are expected, or as cuDNN sizes them, at some micro-batch sizes.
 
     Args:
         blocks: block numbers, ascending.

@@ -15,6 +15,7 @@ from memplan.estimators.cudnn.asking import CudnnAnswers, CudnnQuestions, ask, l
 from memplan.estimators.cudnn.heuristics import check_known, strides_of
 from memplan.estimators.cudnn.library import CudnnError
 from memplan.estimators.step_trace import DrawnBatches, StepTrace, Timeline
+from memplan.estimators.temporaries.convolution_workspaces import workspace_bytes
 from memplan.estimators.temporaries.convolutions import Convolution, GrowingConvolution, Pass, Workspaces
 from memplan.estimators.temporaries.varying_workspaces import varying_workspaces
 from memplan.recipe import Recipe
@@ -151,7 +152,7 @@ def test_what_cudnn_said_when_it_ended_its_process_is_the_reason(monkeypatch: py
 
 
 def trace_of(capability: tuple[int, int] | None, *calls: GrowingConvolution) -> StepTrace:
-    """A step that takes one block of 1 MiB, by rule the workspace of its convolution, and gives it back."""
+    """A step that takes one block of 1 MiB, the workspace of its convolution, and gives it back."""
     workspaces = Workspaces(
         blocks=np.arange(len(calls), dtype=np.int32),
         numbers=np.arange(len(calls), dtype=np.int32),
@@ -178,7 +179,7 @@ def growing_call() -> GrowingConvolution:
     return GrowingConvolution(convolution=CALL.with_samples(0), samples_at_zero=0, samples_per_item=1)
 
 
-def test_answers_take_the_place_of_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_take_the_place_of_what_is_expected(monkeypatch: pytest.MonkeyPatch) -> None:
     def twice_a_mib_a_sample(questions: CudnnQuestions) -> CudnnAnswers:
         sizes = tuple(2 * MIB * call.samples for call in questions.convolutions)
         return CudnnAnswers(version="9.19.0", workspace_bytes=sizes)
@@ -255,7 +256,7 @@ def test_where_cudnn_was_not_asked_its_search_is_not_counted(monkeypatch: pytest
     assert uncounted.startswith("cuDNN's search for algorithms (benchmark mode)")
 
 
-def test_calls_that_cudnn_proposes_nothing_for_follow_the_rule_and_are_told_of(
+def test_calls_that_cudnn_proposes_nothing_for_take_what_is_expected_and_are_told_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def up_to_a_thousand_samples(questions: CudnnQuestions) -> CudnnAnswers:
@@ -264,26 +265,25 @@ def test_calls_that_cudnn_proposes_nothing_for_follow_the_rule_and_are_told_of(
 
     monkeypatch.setattr(answered_traces, "ask", up_to_a_thousand_samples)
     found = with_cudnns_answers(trace_of(AMPERE, growing_call()))
-    assert [found.timelines[0].block_bytes(size).tolist() for size in (10, 1024)] == [[2 * MIB], [ruled_bytes(1024)]]
+    assert [found.timelines[0].block_bytes(size).tolist() for size in (10, 1024)] == [[2 * MIB], [expected_bytes(1024)]]
     assert found.notes == ("workspaces of convolutions are what cuDNN 9.19.0 answers for compute capability 8.6",)
     (uncounted,) = found.uncounted
     assert uncounted.endswith(": cuDNN 9.19.0 proposes nothing for some of them")
 
 
-def ruled_bytes(samples: int) -> int:
-    """Copies of input, output and weight."""
-    return 2 * samples * MIB // 4 + 64 * 64 * 9 * 4
+def expected_bytes(samples: int) -> int:
+    return workspace_bytes(CALL.with_samples(samples), AMPERE)
 
 
 @pytest.mark.parametrize(
     ("capability", "calls", "sized_bytes", "reason"),
     [
-        (AMPERE, [growing_call()], ruled_bytes(10), "it is not there"),
+        (AMPERE, [growing_call()], expected_bytes(10), "it is not there"),
         (AMPERE, [], MIB, "their batches are no linear function of the micro-batch"),
         (None, [growing_call()], MIB, "of the card only the size is known"),
     ],
 )
-def test_without_answers_the_rule_stays_and_the_reason_is_named(
+def test_without_answers_what_is_expected_stays_and_the_reason_is_named(
     monkeypatch: pytest.MonkeyPatch,
     capability: tuple[int, int] | None,
     calls: list[GrowingConvolution],
@@ -294,7 +294,7 @@ def test_without_answers_the_rule_stays_and_the_reason_is_named(
     found = with_cudnns_answers(trace_of(capability, *calls))
     assert found.timelines[0].block_bytes(10).tolist() == [sized_bytes]
     (uncounted,) = found.uncounted
-    assert uncounted == f"workspaces that cuDNN chooses for convolutions, beyond a rule of thumb: {reason}"
+    assert uncounted == f"workspaces that cuDNN chooses for convolutions, beyond what memplan expects: {reason}"
 
 
 def test_later_versions_are_not_asked_about_cards_before_turing() -> None:
@@ -304,14 +304,11 @@ def test_later_versions_are_not_asked_about_cards_before_turing() -> None:
         check_known((7, 0), "9.11.0")
 
 
-def test_the_rule_is_followed_at_every_micro_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On Turing a workspace for more than 16 images: none at the traced sizes of 2 and 3."""
+def test_what_is_expected_need_not_lie_on_the_line_through_the_traced_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answered_traces, "ask", lambda _: "it is not there")
-    wide = replace(CALL, input_shape=(0, 128, 32, 32), weight_shape=(128, 128, 3, 3), output_shape=(0, 128, 32, 32))
-    call = GrowingConvolution(convolution=wide, samples_at_zero=0, samples_per_item=1)
-    found = with_cudnns_answers(trace_of((7, 5), call)).timelines[0]
-    made = 36 * 4 * (128 * 128 + 24 * 8 * 8 * (128 + 128))
-    assert [found.block_bytes(size).tolist() for size in (16, 24)] == [[0], [made]]
+    monkeypatch.setattr(answered_traces, "workspace_bytes", lambda call, _: MIB if call.samples > 16 else 0)
+    found = with_cudnns_answers(trace_of((7, 5), growing_call())).timelines[0]
+    assert [found.block_bytes(size).tolist() for size in (16, 24)] == [[0], [MIB]]
 
 
 def test_a_trace_without_convolutions_asks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

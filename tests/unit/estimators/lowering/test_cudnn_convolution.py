@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
+from memplan.estimators.lowering import cudnn_convolution
 from memplan.estimators.lowering.cudnn_convolution import convolution_rules
 from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
 from memplan.estimators.temporaries.convolutions import Convolution, ConvolutionWorkspace, Pass
@@ -17,7 +18,7 @@ from tests.tensors import in_channels_last
 if TYPE_CHECKING:
     from memplan.estimators.lowering.temporary_bytes import Blocks
 
-TURING, AMPERE, HOPPER = (7, 5), (8, 6), (9, 0)
+AMPERE, HOPPER = (8, 6), (9, 0)
 SINGLE, HALF = torch.float32, torch.float16
 
 
@@ -64,33 +65,40 @@ def asked(blocks: Blocks) -> Convolution:
     return workspace.call
 
 
-def test_input_weight_and_output_are_converted_for_tensor_cores() -> None:
-    assert sizes(forward(image(), weight()).after_results) == (2 * MIB,)  # the result is written in place
+@pytest.fixture(autouse=True)
+def _expected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every kernel is expected to take 3 MiB, and nothing where channels lie last."""
+    monkeypatch.setattr(
+        cudnn_convolution, "workspace_bytes", lambda call, capability: 0 if call.channels_last else 3 * MIB
+    )
+
+
+def test_every_kernel_takes_what_is_expected_of_it() -> None:
+    assert sizes(forward(image(), weight()).after_results) == (3 * MIB,)
     found = backward(image(), weight(), image())
     assert sizes(found.between_results) == sizes(found.after_results) == (3 * MIB,)
 
 
 @pytest.mark.parametrize(
-    "found",
+    ("pixels", "kernel", "groups"),
     [
-        forward(image(), weight(), capability=TURING),
-        forward(image(channels=3), torch.empty(64, 3, 8, 8, device="meta")),
-        forward(image(dtype=torch.float64), weight(dtype=torch.float64)),
-        forward(image(), weight(groups=8), groups=8),
-        forward(image(), weight(window=1)),
+        (image(channels=3), torch.empty(64, 3, 8, 8, device="meta"), 1),
+        (image(dtype=torch.float64), weight(dtype=torch.float64), 1),
+        (image(), weight(groups=8), 8),
+        (image(), weight(window=1), 1),
     ],
-    ids=["no TF32 on Turing", "a photograph", "double precision", "groups", "a plain product"],
+    ids=["a photograph", "double precision", "groups", "a plain product"],
 )
-def test_other_calls_are_asked_about_but_take_nothing_by_rule(found: TemporaryBytes) -> None:
-    assert sizes(found.after_results) == ()
-    assert asked(found.after_results)
+def test_what_a_call_is_asked_about(pixels: torch.Tensor, kernel: torch.Tensor, groups: int) -> None:
+    call = asked(forward(pixels, kernel, groups=groups).after_results)
+    assert (call.input_shape, call.weight_shape) == (tuple(pixels.shape), tuple(kernel.shape))
+    assert call.dtype == str(pixels.dtype).removeprefix("torch.")
+    assert call.with_tf32
 
 
-def test_without_tf32_nothing_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_may_be_rounded_the_call_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    found = forward(image(), weight())
-    assert sizes(found.after_results) == ()
-    assert not asked(found.after_results).with_tf32
+    assert not asked(forward(image(), weight()).after_results).with_tf32
 
 
 def test_in_benchmark_mode_the_first_proposal_stands_for_the_fastest(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What transforming tiles takes on Volta and Turing."""
+"""What transforming tiles takes on Volta."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from memplan.estimators.temporaries.convolution_workspaces import workspace_byte
 from memplan.estimators.temporaries.convolutions import Convolution, Pass
 from tests.convolution_calls import call, of_all_passes
 
-VOLTA, TURING = (7, 0), (7, 5)
+VOLTA = (7, 0)
 
 
 def test_volta_transforms_input_weight_and_output_tile_by_tile() -> None:
@@ -18,16 +18,6 @@ def test_volta_transforms_input_weight_and_output_tile_by_tile() -> None:
     convolution = call((128, 128, 3, 3), input_shape=wide, output_shape=wide)
     made = 36 * 4 * (128 * 128 + 16 * 16 * (128 + 128))  # 16 tiles of 4 pixels a side
     assert of_all_passes(convolution, VOLTA) == (made, made, 0)
-
-
-def test_turing_transforms_larger_batches_and_the_weights_gradient() -> None:
-    shapes = {"input_shape": (17, 128, 64, 64), "output_shape": (17, 128, 64, 64)}
-    convolution = call((128, 128, 3, 3), **shapes)
-    made = 36 * 4 * (128 * 128 + 17 * 16 * 16 * (128 + 128))
-    assert of_all_passes(convolution, TURING) == (made, made, made)
-    assert of_all_passes(convolution.with_samples(16), TURING)[:2] == (0, 0)
-    of_17_channels = call((17, 17, 3, 3), input_shape=(1, 17, 64, 64), output_shape=(1, 17, 64, 64))
-    assert of_all_passes(of_17_channels, TURING) == (0, 0, 36 * 4 * (17 * 17 + 16 * 16 * (17 + 17)))
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,12 @@
-"""Compare the rule for workspaces of convolutions with what cuDNN answers, for convolutions of timm's nets.
+"""Compare the table of workspaces of convolutions with what cuDNN answers, for nets that the table does not know.
 
-    python benchmarks/convolution_rule.py [--calls 5000] [--capability 8.0 8.6]
+    python benchmarks/convolution_table.py [--calls 5000] [--capability 8.0 8.6]
 
 Needs timm and cuDNN (`pip install 'memplan[cudnn]'`), no card. Each net is run on meta tensors at its own image size;
-its convolutions are then asked about in random batches, for each pass. Three in nine are asked about at other sizes of
-the image, too.
+its convolutions, but those that nets of the table have too, are then asked about in random batches, for each pass.
+Three in nine are asked about at other sizes of the image, too.
 
-Then seven of the nets are traced, and their reserved peaks at five micro-batches compared: by the rule, and asked.
+Then seven of the nets are traced, and their reserved peaks at five micro-batches compared: by the table, and asked.
 """
 
 from __future__ import annotations
@@ -15,21 +15,20 @@ import argparse
 import random
 import statistics
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import cloudpickle
 import torch
-from architectures import define_detection_operators
-from torch import nn
+from convolution_choices import NETS
+from convolution_layers import Layer, layers_of
 from truth_models import timm_classifier
 
 from memplan.devices.cards import find_card
 from memplan.estimators import estimate, trace_step
-from memplan.estimators.cudnn.answered_traces import with_ruled_workspaces
+from memplan.estimators.cudnn.answered_traces import with_expected_workspaces
 from memplan.estimators.cudnn.asking import CudnnAnswers, CudnnQuestions, ask
 from memplan.estimators.temporaries.convolution_workspaces import workspace_bytes
-from memplan.estimators.temporaries.convolutions import Convolution, Pass
+from memplan.estimators.temporaries.convolutions import Pass
 from memplan.recipe import Recipe
 from memplan.units import MIB
 from memplan.workload import PickledWorkload, Workload
@@ -38,16 +37,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from memplan.devices.cards import DeviceSpec
+    from memplan.estimators.temporaries.convolutions import Convolution
 
 _NETS = """
-resnet18 resnet50 wide_resnet50_2 resnext50_32x4d seresnext50_32x4d resnest26d res2net50_26w_4s skresnet34 resnetv2_50
-vgg16 vgg19_bn densenet121 inception_v3 xception41 hrnet_w18 dla34 dpn68 cspdarknet53 mobilenetv2_100
-mobilenetv3_large_100 efficientnet_b0 efficientnet_b4 tf_efficientnetv2_s mnasnet_100 lcnet_100 ghostnet_100 rexnet_100
-mixnet_s regnetx_032 regnety_016 regnety_032 repvgg_b1 convnext_tiny nfnet_f0 gernet_m vovnet39a selecsls42b
-mobilevit_s coatnet_0_rw_224 efficientformer_l1 poolformer_s12 convmixer_768_32 fastvit_t8 vit_base_patch16_224
-swin_tiny_patch4_window7_224 pvt_v2_b2 inception_next_tiny nextvit_small rdnet_tiny
+resnet34 resnet101 resnet152 resnext101_32x8d seresnext101_32x4d resnest14d res2net101_26w_4s skresnet18 resnetv2_101
+wide_resnet101_2 resnet51q seresnet33ts ecaresnet101d vgg11 densenet169 xception71 hrnet_w40 hrnet_w48 dla102 dpn107
+cspresnext50 cs3darknet_m cs3sedarknet_x mobilenetv2_140 mobilenetv2_050 mobilenetv4_conv_large mobileone_s1
+efficientnet_b1 efficientnet_b3 tf_efficientnetv2_m tf_efficientnetv2_b0 gc_efficientnetv2_rw_t mnasnet_140 lcnet_150
+repghostnet_100 ghostnet_130 rexnet_200 mixnet_m fbnetv3_b tinynet_b regnetx_016 regnety_064 regnety_120 regnetz_d8
+regnetv_040 repvgg_b2 repvgg_b1g4 convnext_base convnext_femto convnext_xlarge nfnet_f1 nf_regnet_b1 gernet_s
+ese_vovnet39b vovnet57a selecsls60 mobilevit_xs mobilevitv2_150 coatnet_nano_rw_224 maxvit_rmlp_nano_rw_256
+efficientformer_l3 efficientformerv2_l poolformer_m36 fastvit_ma36 hgnetv2_b4 hgnet_small pvt_v2_b3 twins_svt_small
+nextvit_base rdnet_small efficientvit_m5 efficientvit_b3 davit_small focalnet_small_lrf edgenext_base
+inception_next_base xcit_small_12_p8_224 convmixer_1536_20 tresnet_l visformer_tiny levit_256 starnet_s4
+mambaout_small
 """
-_TRACED = ("resnet18", "resnet50", "vgg11", "mobilenetv2_100", "efficientnet_b0", "regnety_032", "convnext_tiny")
+_TRACED = ("resnet34", "resnet101", "vgg11", "mobilenetv2_140", "efficientnet_b1", "regnety_064", "convnext_femto")
 _MICRO_BATCHES = (8, 16, 32, 64, 128)
 _CARDS = {
     "7.5": "t4",
@@ -60,42 +65,7 @@ _CARDS = {
 }
 _BATCHES = (2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 _SIDES = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.57, 0.5, 1.5)  # of an image, beside the net's own
-_MOST_BYTES = 8 << 30  # of one operand
 _CLOSE, _FAR = 0.02, 0.03
-
-
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """One convolution of a net: the shape of its input without the batch, its weight, and its window."""
-
-    channels: int
-    sides: tuple[int, ...]
-    weight_shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
-
-
-def layers() -> list[Layer]:
-    """Return the different convolutions of the nets, in two dimensions."""
-    define_detection_operators()
-    import timm
-
-    found: dict[Layer, None] = {}
-
-    def note(module: nn.Module, inputs: tuple[torch.Tensor, ...], _output: object) -> None:
-        assert isinstance(module, nn.Conv2d)  # noqa: S101 - only these are hooked
-        if not isinstance(module.padding, str):
-            windows = (module.stride, module.padding, module.dilation)
-            found[Layer(inputs[0].shape[1], tuple(inputs[0].shape[2:]), tuple(module.weight.shape), *windows)] = None
-
-    for name in _NETS.split():
-        net = timm.create_model(name).to("meta")
-        for module in net.modules():
-            if type(module) is nn.Conv2d:
-                module.register_forward_hook(note)
-        net(torch.empty(2, *net.pretrained_cfg["input_size"], device="meta"))
-    return list(found)
 
 
 def random_calls(known: list[Layer], count: int, dtype: str, *, channels_last: bool) -> Iterator[Convolution]:
@@ -103,30 +73,15 @@ def random_calls(known: list[Layer], count: int, dtype: str, *, channels_last: b
     draw = random.Random(0)  # noqa: S311 - not for secrets
     while count:
         layer, batch, factor, kernel = (draw.choice(each) for each in (known, _BATCHES, _SIDES, tuple(Pass)))
-        is_depthwise = layer.weight_shape[1] == 1 < layer.channels
         sides = tuple(max(round(side * factor), 1) for side in layer.sides)
-        windows = zip(sides, layer.padding, layer.dilation, layer.weight_shape[2:], layer.stride, strict=True)
-        made = tuple((side + 2 * pad - gap * (width - 1) - 1) // step + 1 for side, pad, gap, width, step in windows)
-        shapes = (batch, layer.channels, *sides), (batch, layer.weight_shape[0], *made)
-        most = max(torch.Size(each).numel() for each in shapes) * 4
-        if min(made) < 1 or most > _MOST_BYTES or (is_depthwise and not channels_last):
-            continue
-        count -= 1
-        yield Convolution(
-            kernel=kernel,
-            input_shape=shapes[0],
-            weight_shape=layer.weight_shape,
-            output_shape=shapes[1],
-            dtype=dtype,
-            channels_last=channels_last,
-            stride=layer.stride,
-            padding=layer.padding,
-            dilation=layer.dilation,
-        )
+        call = layer.call(batch, sides, kernel, dtype, channels_last=channels_last)
+        if call is not None and (channels_last or not layer.is_depthwise):
+            count -= 1
+            yield call
 
 
 def row(calls: tuple[Convolution, ...], capability: tuple[int, int]) -> tuple[str, str]:
-    """Return cuDNN's version, and how far the rule agrees with it.
+    """Return cuDNN's version, and how far the table agrees with it.
 
     Raises:
         SystemExit: cuDNN does not answer.
@@ -139,10 +94,10 @@ def row(calls: tuple[Convolution, ...], capability: tuple[int, int]) -> tuple[st
         for call, told in zip(calls, answers.workspace_bytes, strict=True)
         if told is not None
     ]
-    close = sum(abs(ruled - told) <= max(MIB, _CLOSE * told) for ruled, told in pairs)
+    close = sum(abs(expected - told) <= max(MIB, _CLOSE * told) for expected, told in pairs)
     told = sum(told for _, told in pairs)
-    missed = sum(abs(ruled - told) for ruled, told in pairs)
-    missing = sum(max(told - ruled, 0) for ruled, told in pairs)
+    missed = sum(abs(expected - told) for expected, told in pairs)
+    missing = sum(max(told - expected, 0) for expected, told in pairs)
     return answers.version, (
         f"{len(pairs)} | {close / len(pairs):.0%} | {told / len(pairs) / MIB:.0f} MiB | "
         f"{missed / len(pairs) / MIB:.1f} MiB | {missing / len(pairs) / MIB:.1f} MiB"
@@ -150,7 +105,7 @@ def row(calls: tuple[Convolution, ...], capability: tuple[int, int]) -> tuple[st
 
 
 def reserved_row(device: DeviceSpec, precision: str) -> str:
-    """Return how far the reserved peaks by the rule are from those with cuDNN asked."""
+    """Return how far the reserved peaks by the table are from those with cuDNN asked."""
     errors = []
     for name in _TRACED:
         parts = timm_classifier(name)
@@ -162,10 +117,10 @@ def reserved_row(device: DeviceSpec, precision: str) -> str:
         )
         source = PickledWorkload(payload=cloudpickle.dumps(workload), fingerprint=name, search_path=tuple(sys.path))
         asked = trace_step(source, Recipe(micro_batch_size=_MICRO_BATCHES[0], precision=precision), device)
-        ruled = with_ruled_workspaces(asked)
+        tabled = with_expected_workspaces(asked)
         for size in _MICRO_BATCHES:
-            by_rule, told = (estimate(each, micro_batch_size=size, device=device) for each in (ruled, asked))
-            errors.append(by_rule.peak_reserved_bytes / told.peak_reserved_bytes - 1)
+            by_table, told = (estimate(each, micro_batch_size=size, device=device) for each in (tabled, asked))
+            errors.append(by_table.peak_reserved_bytes / told.peak_reserved_bytes - 1)
     distances = sorted(abs(each) for each in errors)
     tail = distances[int(0.9 * len(distances))]
     under = sum(each < -_FAR for each in errors) / len(errors)
@@ -173,8 +128,9 @@ def reserved_row(device: DeviceSpec, precision: str) -> str:
 
 
 def print_calls(capabilities: list[str], count: int) -> None:
-    """Print how far the rule agrees for single passes, one row for each capability, type and layout."""
-    known = layers()
+    """Print how far the table agrees for single passes, one row for each capability, type and layout."""
+    in_the_table = set(layers_of(NETS.split()))
+    known = [layer for layer in layers_of(_NETS.split()) if layer not in in_the_table]
     print("| capability | type, layout | calls | within 1 MiB or 2 % | mean answer | mean error | of this too little |")
     print("|---|---|---:|---:|---:|---:|---:|")
     version = ""

@@ -1,0 +1,129 @@
+"""What workspaces of convolutions hold, as sizes that follow from the shapes, and the figures that cuDNN may choose by.
+
+An engine copies operands into a layout that its kernels read, keeps sums in parts, or transforms tiles of images: of
+cuDNN 9.20's first proposals for 3.5 million convolutions, 96 to 99 in 100 take what one of the forms here comes to,
+within 1 MiB or 2 %. Not among them: engines that transform whole images (FFT).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import TYPE_CHECKING
+
+from memplan.estimators.temporaries.winograd import winograd_bytes
+from memplan.units import ceil_div, round_up
+
+if TYPE_CHECKING:
+    from memplan.estimators.temporaries.convolutions import Convolution
+
+NUMBER_BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
+_SUM_BYTES = 4  # single precision
+_TILE_SIDE = 128  # of a matrix product's result
+_MOST_EVEN = 32  # beyond this, how many twos divide a number of channels makes no difference
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkspaceForm:
+    """What a workspace holds.
+
+    Args:
+        image: whether the input, or its gradient, is copied.
+        weight: whether the weight, or its gradient, is copied.
+        output: whether the output, or its gradient, is copied.
+        channel_step: the channels of each group are filled up to a multiple of this, in copies and in sums.
+        sums: gradients of the weight, at least in single precision.
+        sums_per_image: the same for each image of the batch.
+        is_winograd: whether tiles of all three are transformed instead, as Winograd's algorithm does.
+    """
+
+    image: bool = False
+    weight: bool = False
+    output: bool = False
+    channel_step: int = 1
+    sums: int = 0
+    sums_per_image: int = 0
+    is_winograd: bool = False
+
+    def bytes_of(self, call: Convolution) -> int:
+        """Return the workspace of a convolution."""
+        if self.is_winograd:
+            return winograd_bytes(call)
+        sum_bytes = max(NUMBER_BYTES[call.dtype], _SUM_BYTES)
+        copied, summed = self.numbers_of(operand_numbers(call, self.channel_step), call.samples)
+        return copied * NUMBER_BYTES[call.dtype] + summed * sum_bytes
+
+    def numbers_of(self, operands: tuple[int, int, int], samples: int) -> tuple[int, int]:
+        """Return how many numbers are copied and how many are summed, of those in image, weight and output."""
+        image, weight, output = operands
+        copied = self.image * image + self.weight * weight + self.output * output
+        return copied, (self.sums + self.sums_per_image * samples) * weight
+
+
+def operand_numbers(call: Convolution, channel_step: int) -> tuple[int, int, int]:
+    """Return the numbers in image, weight and output, the channels of each group filled up to a multiple."""
+    groups = call.input_shape[1] // call.weight_shape[1]
+    read = round_up(call.weight_shape[1], channel_step)
+    made = round_up(call.weight_shape[0] // groups, channel_step)
+    image = call.samples * groups * read * prod(call.input_shape[2:])
+    output = call.samples * groups * made * prod(call.output_shape[2:])
+    return image, call.weight_shape[0] * read * prod(call.window), output
+
+
+_CHANNEL_STEPS = (1, 4, 8, 16, 32)
+_SUMS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+FORMS = (
+    *(
+        WorkspaceForm(image=image, weight=weight, output=output)
+        for image, weight, output in product((False, True), repeat=3)
+    ),
+    *(
+        WorkspaceForm(image=True, weight=weight, output=output, channel_step=step)
+        for weight, output in product((False, True), repeat=2)
+        for step in _CHANNEL_STEPS[1:]
+    ),
+    WorkspaceForm(sums_per_image=1),
+    WorkspaceForm(is_winograd=True),
+    *(WorkspaceForm(sums=sums) for sums in _SUMS),
+    *(
+        WorkspaceForm(image=True, output=True, channel_step=step, sums=sums)
+        for step in _CHANNEL_STEPS[:3]
+        for sums in _SUMS
+    ),
+)
+
+
+def choice_figures(call: Convolution) -> tuple[float, ...]:
+    """Return what a choice may follow: sizes of a convolution, and of the matrix products that it amounts to."""
+    samples, read, *image_sides = call.input_shape
+    made, read_of_group, *window = call.weight_shape
+    groups = read // read_of_group
+    made_of_group = made // groups
+    image, output, taps = prod(image_sides), prod(call.output_shape[2:]), prod(window)
+    weight = made * read_of_group * taps
+    numbers = samples * read * image + weight + samples * made * output
+    products = samples * output * weight
+    forward_tiles = _tiles(samples * output, made_of_group) * groups
+    input_tiles = _tiles(samples * image, read_of_group) * groups
+    weight_tiles = _tiles(made_of_group, read_of_group * taps) * groups
+    return (
+        *(len(window), samples, groups, read, made, read_of_group, made_of_group),
+        *(window[0], window[-1], taps, call.stride[0], call.stride[-1], call.padding[-1], call.dilation[-1]),
+        *(image_sides[0], image_sides[-1], image, output, samples * image, samples * output),
+        *(weight, read_of_group * taps, made_of_group * taps),
+        *map(_evenness, (read, made, read_of_group, made_of_group, image, output)),
+        *(min(read_of_group, made_of_group), max(read_of_group, made_of_group), made_of_group / read_of_group),
+        *(samples * read * image, samples * made * output, products, products / numbers),
+        *(forward_tiles, input_tiles, weight_tiles, _tiles(output, made_of_group)),
+        *(products / forward_tiles, samples * output / weight_tiles),
+    )
+
+
+def _tiles(rows: int, columns: int) -> int:
+    return ceil_div(rows, _TILE_SIDE) * ceil_div(columns, _TILE_SIDE)
+
+
+def _evenness(number: int) -> int:
+    """Return the largest power of two that divides a number, at most 32."""
+    return min(number & -number, _MOST_EVEN)
