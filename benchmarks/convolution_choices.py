@@ -61,7 +61,7 @@ seresnextaa101d_32x8d efficientnet_lite0 mixnet_l mobilenetv1_100 lcnet_050 ince
 xcit_tiny_12_p16_224 davit_tiny nest_tiny coat_lite_tiny convit_tiny
 """
 _LARGE_WEIGHT = 4_000_000  # numbers
-_ASKED_AT_ONCE = 5_000
+_ASKED_AT_ONCE = 12_000
 _BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 _FEW_AT_ONCE = (1, 2, 4, 8, 16, 32)  # volumes
 _SIDES = (*(1.0,) * 9, 0.57, 0.5, 1.5)  # of an image, beside the net's own
