@@ -9,9 +9,9 @@ channels filled up to eight. The weight's gradient of larger windows is summed i
 128 x 128.
 
 Double precision, and single precision without TF32: windows of one pixel with stride one are matrix products in
-cuBLASLt, which can read images at multiples of eight bytes. The weight's gradient is then made image by image and
-summed. In channels-last all pixels of all images are one matrix, and nothing is left to sum; nor is where an image is
-one pixel. Volta and older cards take nothing for them.
+cuBLASLt, which reads images in single precision at multiples of eight bytes. The weight's gradient is then made image
+by image and summed. In channels-last all pixels of all images are one matrix, and nothing is left to sum; nor is where
+an image is one pixel. Volta and older cards take nothing for them.
 
 Not counted: workspaces of FFT and split kernels, what channels-last kernels take, and what cuBLASLt itself may take.
 """
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from memplan.estimators.temporaries.card_generations import Generation
 from memplan.estimators.temporaries.convolutions import Pass
 from memplan.estimators.temporaries.winograd import runs_unfused_on_volta
-from memplan.estimators.temporaries.workspace_forms import NUMBER_BYTES, WorkspaceForm
+from memplan.estimators.temporaries.workspace_forms import WorkspaceForm
 from memplan.units import ceil_div
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _NOTHING = WorkspaceForm()
 _FEW_CHANNELS, _CHANNELS_OF_A_TENSOR_CORE = 4, 8
 _TILE_OF_PRODUCT, _FEW_TILES, _TILES_AT_ONCE = 128, 20, 108
-_MATRIX_ALIGNMENT_BYTES = 8
+_ALIGNED_NUMBERS = 2  # in single precision
 
 
 def ruled_form(call: Convolution, generation: Generation) -> WorkspaceForm:
@@ -48,7 +48,7 @@ def ruled_form(call: Convolution, generation: Generation) -> WorkspaceForm:
 
 def _form_of_product(call: Convolution) -> WorkspaceForm:
     pixels = prod(call.output_shape[2:])
-    is_aligned = pixels * NUMBER_BYTES[call.dtype] % _MATRIX_ALIGNMENT_BYTES == 0
+    is_aligned = call.dtype != "float32" or pixels % _ALIGNED_NUMBERS == 0
     is_summed = call.kernel is Pass.WEIGHT_GRADIENT and not call.channels_last and pixels > 1
     return WorkspaceForm(sums_per_image=1) if is_summed and is_aligned else _NOTHING
 
