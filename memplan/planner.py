@@ -11,6 +11,7 @@ from memplan.errors import MemplanError, UsageError
 from memplan.estimators import trace_template
 from memplan.launchers import read_launch
 from memplan.planning.absent import recommend_by_estimate
+from memplan.planning.candidate_precisions import settings_to_trace
 from memplan.planning.fingerprints import fingerprint_of, read_surroundings
 from memplan.planning.launched.sharing import shared
 from memplan.planning.present import recommend_live
@@ -83,7 +84,7 @@ class Planning:
         require_store(question.request.store)
         with self._trace_template, self._trial_template:
             self._load_ahead()
-            traces = self._proven_traces()
+            traces = self._proven_traces(compares_precisions=True)
             draft(question.subject, question.request)
             with self._open_run(fingerprint, fresh=fresh) as run:
                 recommended = self._recommended(run, traces)
@@ -102,7 +103,7 @@ class Planning:
         require_store(self._question.request.store)
         with self._trace_template, self._trial_template:
             self._load_ahead()
-            traces = self._proven_traces()
+            traces = self._proven_traces(compares_precisions=False)
             with self._open_run(fingerprint, fresh=False) as run:
                 found = self._search(run, traces).probe()
                 run.finish(None)
@@ -153,10 +154,15 @@ class Planning:
             template=self._trace_template,
         )
 
-    def _proven_traces(self) -> Traces:
-        """Trace the current recipe before anything is stored, so that a broken workload changes nothing on disk."""
+    def _proven_traces(self, *, compares_precisions: bool) -> Traces:
+        """Trace the current recipe before anything is stored, so that a broken workload changes nothing on disk.
+
+        Where precisions are compared, their steps are traced at the same time.
+        """
         device, current = self._question.device, self._question.subject.current
         traces = self._traces(self._question)
+        if compares_precisions and traces.can_trace:
+            traces.make_ahead(settings_to_trace(self._question))
         if device.live_index is not None or not traces.can_trace:
             traces.of_if_traceable(current)  # the card may run what cannot be traced
         else:

@@ -73,7 +73,7 @@ LAYERS_OF_PLANNING = (
     ("digests", "options"),
     ("subject",),
     ("commands", "line_to_run", "question"),
-    ("command_notes", "evaluation_peak", "fingerprints", "target", "traces"),
+    ("candidate_precisions", "command_notes", "evaluation_peak", "fingerprints", "target", "traces"),
     ("micro_batch_cap", "recommendation", "savings"),
     ("trials",),
     ("writing",),

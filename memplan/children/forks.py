@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import select
+import signal
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
 
 _OWN_THREADS = Path("/proc/self/task")
 _LOWER_PRIORITY = 10
+_CHUNK_BYTES = 1 << 20
 
 
 class Forks:
@@ -46,9 +50,13 @@ class Forks:
         os.close(writing)
         self._running.append(_Fork(pid=pid, reading=reading))
 
-    def results(self) -> list[Any]:
-        """Wait for all; return what each work's call returned, in order, without those that raised or died."""
-        payloads = [each.payload() for each in self._running]
+    def results(self, *, within_s: float) -> list[Any]:
+        """Wait for all, so long at most; return what each work's call returned, in order.
+
+        Those that raised or died are left out, and so are those that are not done in time, which are ended.
+        """
+        deadline = time.monotonic() + within_s
+        payloads = [each.payload(deadline) for each in self._running]
         self._running = []
         return [pickle.loads(each) for each in payloads if each]
 
@@ -58,8 +66,15 @@ class _Fork:
     pid: int
     reading: int
 
-    def payload(self) -> bytes:
-        with open(self.reading, "rb") as pipe:  # noqa: PTH123 - a descriptor, not a file's content
-            payload = pipe.read()
+    def payload(self, deadline: float) -> bytes:
+        """Return what the fork has written once it has ended; nothing where it has not by then, or not in order."""
+        chunks: list[bytes] = []
+        while is_done_in_time := bool(select.select([self.reading], [], [], max(deadline - time.monotonic(), 0))[0]):
+            chunks.append(os.read(self.reading, _CHUNK_BYTES))
+            if not chunks[-1]:
+                break
+        os.close(self.reading)
+        if not is_done_in_time:
+            os.kill(self.pid, signal.SIGKILL)
         status = os.waitpid(self.pid, 0)[1]
-        return b"" if status else payload
+        return b"" if status else b"".join(chunks)

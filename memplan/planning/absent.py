@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memplan.errors import UsageError
-from memplan.estimators import TracedSetting, largest_micro_batch
+from memplan.estimators import largest_micro_batch
+from memplan.planning.candidate_precisions import candidate_precisions
 from memplan.planning.evaluation_peak import evaluation_peak_notes
 from memplan.planning.micro_batch_cap import MicroBatchCap, micro_batch_cap, notes_on_unfilled
 from memplan.planning.recommendation import Recommendation, accumulation_notes, sentences
@@ -19,7 +20,7 @@ from memplan.planning.writing.patching import scale
 from memplan.plans.changes import original_recipe
 from memplan.probe.trials import StepLimit
 from memplan.recommend.band import nothing_fits
-from memplan.recommend.number_formats import named_together, precisions_of, why_unsupported
+from memplan.recommend.number_formats import named_together
 from memplan.recommend.scaling import TRUSTED_RATIO, split_global_batch
 from memplan.results import PrecisionVerdict
 from memplan.units import format_bytes
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from memplan.planning.subject import Subject
     from memplan.planning.traces import Traces
     from memplan.planning.trials.session import TrialSession
-    from memplan.recipe import Precision, Recipe
+    from memplan.recipe import Precision
     from memplan.results import Estimate, Trial
 
 _CHECK_MICRO_BATCH = 2
@@ -118,26 +119,17 @@ def _check_note(trial: Trial) -> str:
     )
 
 
-def _precisions(question: Question) -> tuple[Precision, ...]:
-    wanted = question.request.precisions or (question.subject.current.precision, *precisions_of(question.device))
-    return tuple(dict.fromkeys(wanted))
-
-
 def _obstacles(question: Question, traces: Traces) -> dict[Precision, str | None]:
     """Say why nothing is predicted for each precision; None where something is."""
-    recipes = {each: replace(question.subject.current, precision=each) for each in _precisions(question)}
-    refused = {each: _refusal(recipe, question) for each, recipe in recipes.items()}
-    traces.make_ahead(TracedSetting(recipe=recipes[each]) for each, why in refused.items() if why is None)
+    current = question.subject.current
+
+    def is_traced(precision: Precision) -> bool:
+        return traces.of_if_traceable(replace(current, precision=precision)) is not None
+
     return {
-        each: why or (None if traces.of_if_traceable(recipes[each]) else "cannot be traced")
-        for each, why in refused.items()
+        each: why or (None if is_traced(each) else "cannot be traced")
+        for each, why in candidate_precisions(question).items()
     }
-
-
-def _refusal(recipe: Recipe, question: Question) -> str | None:
-    if recipe == question.subject.current:
-        return None
-    return why_unsupported(recipe.precision, question.device) or question.subject.obstacle(recipe)
 
 
 def _verdict(precision: Precision, obstacle: str | None, largest: _Largest | None) -> PrecisionVerdict:

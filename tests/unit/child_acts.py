@@ -36,7 +36,7 @@ def have_forks_work(argument: Any, reply: Reply) -> None:
 
     for number in range(4):
         forks.start(functools.partial(work, number))
-    reply(forks.results())
+    reply(forks.results(within_s=60))
     reply(noted)
 
 
@@ -46,7 +46,14 @@ def have_forks_wait(argument: Any, reply: Reply) -> None:
     if argument == "in vain":
         time.sleep(0.5)
         return
-    forks.results()
+    forks.results(within_s=60)
+
+
+def have_a_fork_hang(argument: Any, reply: Reply) -> None:
+    forks = Forks()
+    forks.start(lambda: (os.write(1, f"{os.getpid()}\n".encode()), time.sleep(600)))
+    forks.start(lambda: "done")
+    reply(forks.results(within_s=argument))
 
 
 def have_forks_work_where_none_can_be_made(argument: Any, reply: Reply) -> None:
@@ -56,7 +63,7 @@ def have_forks_work_where_none_can_be_made(argument: Any, reply: Reply) -> None:
         os.fork = functools.partial(os.open, "is not there", os.O_RDONLY)  # root may exceed every limit on processes
     forks = Forks()
     forks.start(lambda: "done")
-    reply(forks.results())
+    reply(forks.results(within_s=60))
 
 
 def tell_variables(argument: Any, reply: Reply) -> None:

@@ -304,6 +304,12 @@ def test_forks_of_a_child_end_with_it_and_answer_for_nobody(template: Template, 
     assert all_gone([int(ending.log_tail.splitlines()[0])])
 
 
+def test_a_fork_that_is_not_done_in_time_is_ended_and_left_out(template: Template) -> None:
+    ending = forked(template, "have_a_fork_hang", 1)
+    assert ending.messages == (["done"],)
+    assert all_gone([int(ending.log_tail.splitlines()[0])])
+
+
 @pytest.mark.parametrize("obstacle", ["threads", "no room"])
 def test_where_a_child_cannot_be_forked_nothing_is_done_beside_it(template: Template, obstacle: str) -> None:
     assert forked(template, "have_forks_work_where_none_can_be_made", obstacle).messages == ([],)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from memplan.estimators.recorder.workload_trace import Trace
     from memplan.estimators.tracing import TraceRequest
 
+# How long forks may take once the first setting is traced, in times that it took for each: they yield the processor.
+_PATIENCE, _LEAST_PATIENCE_S = 3, 30.0
+
 
 def preload() -> None:
     """Import what every trace imports beside this module: torch loads it when the first optimizer is made."""
@@ -29,13 +33,15 @@ def preload() -> None:
 def answer(requests: tuple[TraceRequest, ...], reply: Callable[[object], None]) -> None:
     """Reply with the trace of the first request, or with the error that is for the user, and with others' traces.
 
-    The others are traced at the same time, in forks that share what the workload imports: where one cannot be, the
-    reply lacks it.
+    The others are traced at the same time, in forks that share what the workload imports: where one cannot be, or not
+    in some multiple of the time that the first took, the reply lacks it.
     """
     first, *others = requests
-    forks = Forks()
+    forks, began_s = Forks(), time.monotonic()
 
     def begin_others(trace: Trace) -> None:
+        nonlocal began_s
+        began_s = time.monotonic()
         for each in others:
             forks.start(functools.partial(_traced_beside, trace, each))
 
@@ -47,7 +53,8 @@ def answer(requests: tuple[TraceRequest, ...], reply: Callable[[object], None]) 
     except MemplanError as error:
         reply(error)
         return
-    for each in forks.results():
+    first_took_s = time.monotonic() - began_s
+    for each in forks.results(within_s=max(_LEAST_PATIENCE_S, _PATIENCE * len(requests) * first_took_s)):
         reply(each)
 
 

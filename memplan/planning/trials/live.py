@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from memplan.devices.cards import DeviceKind
 from memplan.errors import NothingFitsError, PatchError, WorkloadError
+from memplan.planning.candidate_precisions import candidate_precisions
 from memplan.planning.evaluation_peak import evaluation_peak_notes
 from memplan.planning.micro_batch_cap import MicroBatchCap, micro_batch_cap, within_data
 from memplan.planning.trials.batch_sizes import BatchSizes
@@ -24,7 +25,7 @@ from memplan.recipe import Precision
 from memplan.recommend.band import Place, nothing_fits
 from memplan.recommend.choice import EQUAL_THROUGHPUT, choose
 from memplan.recommend.knee import missing_half, smaller_in_band
-from memplan.recommend.number_formats import named_together, precisions_of, why_no_faster, why_unsupported
+from memplan.recommend.number_formats import named_together, why_no_faster
 from memplan.recommend.verdicts import judge
 from memplan.results import OutcomeKind, PrecisionVerdict, ProbeResult
 
@@ -81,6 +82,7 @@ class LiveSearch:
     """The trials of one plan, each chosen by what the earlier ones showed."""
 
     def __init__(self, question: Question, session: TrialSession, traces: Traces, observer: Observer) -> None:
+        self._question = question
         self._subject = question.subject
         self._request = question.request
         self._device = question.device
@@ -156,7 +158,7 @@ class LiveSearch:
             WorkloadError: trials failed for another reason than memory, and none completed.
         """
         current = self.try_current()
-        self._obstacles = {precision: self._obstacle(precision) for precision in self._precisions()}
+        self._obstacles = candidate_precisions(self._question)
         for precision, obstacle in self._obstacles.items():
             if obstacle is None:
                 self._obstacles[precision] = self._search_if_writable(precision, current)
@@ -224,17 +226,6 @@ class LiveSearch:
             return verdict.speed_ratio < 1 + EQUAL_THROUGHPUT
         own = [trial for trial in self.trials if trial.recipe.precision is verdict.precision]
         return verdict.precision in self._slow or any(trial.outcome.kind is OutcomeKind.TIMEOUT for trial in own)
-
-    def _precisions(self) -> tuple[Precision, ...]:
-        current = self._subject.current.precision
-        return tuple(dict.fromkeys((current, *(self._request.precisions or precisions_of(self._device)))))
-
-    def _obstacle(self, precision: Precision) -> str | None:
-        if precision is self._subject.current.precision:
-            return None
-        wanted = replace(self._subject.current, precision=precision)
-        on_cpu = self._device.kind is DeviceKind.CPU
-        return why_unsupported(precision, self._device) or self._subject.obstacle(wanted, on_cpu=on_cpu)
 
     def _search_if_writable(self, precision: Precision, reference: Trial) -> str | None:
         """Search a precision, or say why the config that its trials would read cannot be written.
