@@ -38,11 +38,12 @@ def settings_to_trace(question: Question) -> tuple[TracedSetting, ...]:
 
     What a config that memplan has changed will be asked about is known only once its recipe has run: it may be settled.
     """
-    subject, wishes = question.subject, question.request
+    subject = question.subject
     if subject.config is not None and subject.config.original is not None:
         return (TracedSetting(recipe=subject.current),)
     usable = [each for each, obstacle in candidate_precisions(question).items() if obstacle is None]
     recipes = [subject.current, *(replace(subject.current, precision=each) for each in usable)]
-    if wishes.global_batch_size is not None or (question.device.is_here and len(usable) == 1):
-        recipes += [replace(each, accumulation_steps=2) for each in recipes]  # any number above 1 keeps the gradients
+    tried_once = recipes[:1] if question.device.is_here else []  # with what is chosen, most often the current precision
+    accumulated = tried_once if question.request.global_batch_size is None else recipes
+    recipes += [replace(each, accumulation_steps=2) for each in accumulated]  # any number above 1 keeps the gradients
     return tuple(TracedSetting(recipe=each) for each in dict.fromkeys(recipes))
