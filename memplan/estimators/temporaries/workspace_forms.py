@@ -1,7 +1,7 @@
 """What workspaces of convolutions hold, as sizes that follow from the shapes, and the figures that cuDNN may choose by.
 
 An engine copies operands into a layout that its kernels read, keeps sums in parts, or transforms tiles of images: of
-cuDNN 9.20's first proposals for 3.5 million convolutions, 96 to 99 in 100 take what one of the forms here comes to,
+cuDNN 9.20's first proposals for 2.5 million convolutions, 96 to 99 in 100 take what one of the forms here comes to,
 within 1 MiB or 2 %. Not among them: engines that transform whole images (FFT).
 """
 
