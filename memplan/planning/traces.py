@@ -74,13 +74,26 @@ class Traces:
         return self._traced(_kind_of(TracedSetting(recipe=recipe, fused_optimizer=fused_optimizer)), recipe)
 
     def make_ahead(self, settings: Iterable[TracedSetting]) -> None:
-        """Trace at the same time what will be asked for; what cannot be traced so is left to be asked for."""
+        """Trace at the same time what will be asked for; what cannot be traced so is left to be asked for.
+
+        Afterwards the same for sizes that the traces of their kinds of step do not predict.
+        """
+        wanted = tuple(settings)
+        self._trace_together((_kind_of(each), each.recipe) for each in wanted)
+        known = [(each, self._traces.get(_kind_of(each))) for each in wanted]
+        self._trace_together(
+            (_sized_kind_of(each), each.recipe)
+            for each, trace in known
+            if trace is not None and not trace.covers(each.recipe.micro_batch_size)
+        )
+
+    def _trace_together(self, kinds: Iterable[tuple[TracedSetting, Recipe]]) -> None:
+        """Trace those that are missing."""
         missing: dict[TracedSetting, Recipe] = {}
-        for each in settings:
-            kind = _kind_of(each)
+        for kind, recipe in kinds:
             if self.can_trace and kind not in self._traces and kind not in self._failures:
-                missing.setdefault(kind, each.recipe)
-        if len(missing) > 1:
+                missing.setdefault(kind, recipe)
+        if missing:
             with contextlib.suppress(TraceError, WorkloadError):  # it is raised where it is asked for
                 self._trace(missing)
 
@@ -89,10 +102,8 @@ class Traces:
         trace = self.of(recipe)
         if trace.covers(recipe.micro_batch_size):
             return trace
-        kind = _kind_of(TracedSetting(recipe=recipe))
-        sized = kind.recipe.with_micro_batch_size(recipe.micro_batch_size)
         try:
-            return self._traced(replace(kind, recipe=sized), recipe)
+            return self._traced(_sized_kind_of(TracedSetting(recipe=recipe)), recipe)
         except (TraceError, WorkloadError):
             return trace
 
@@ -231,3 +242,9 @@ def _kind_of(setting: TracedSetting) -> TracedSetting:
     steps = min(setting.recipe.accumulation_steps, 2)  # any number above 1 keeps the gradients
     sizeless = replace(setting.recipe, micro_batch_size=1, accumulation_steps=steps, learning_rate=None)
     return replace(setting, recipe=sizeless)
+
+
+def _sized_kind_of(setting: TracedSetting) -> TracedSetting:
+    """Return what a trace of a setting is valid for where its micro-batch alone decides what is allocated."""
+    kind = _kind_of(setting)
+    return replace(kind, recipe=kind.recipe.with_micro_batch_size(setting.recipe.micro_batch_size))

@@ -150,9 +150,17 @@ def breakdown_view(estimate: Estimate) -> RenderableType:
 def remarks_view(estimates: Sequence[Estimate], of_all: Sequence[str] = ()) -> RenderableType:
     """Show once each how estimates were made, the notes on all and on each of them, and what is not counted."""
     methods = [f"method: {each.method}" for each in estimates]
-    notes = [f"note: {note}" for note in (*of_all, *(said for each in estimates for said in each.notes))]
+    notes = [f"note: {note}" for note in (*of_all, *_notes(estimates))]
     uncounted = [f"not counted: {what}" for each in estimates for what in each.uncounted]
     return spaced(_quiet_lines(dict.fromkeys([*methods, *notes, *uncounted])))
+
+
+def _notes(estimates: Sequence[Estimate]) -> Iterator[str]:
+    """Yield each note once; what is not said of all recipes after those that it is said of."""
+    recipes = dict.fromkeys(str(each.recipe) for each in estimates)
+    for note in dict.fromkeys(said for each in estimates for said in each.notes):
+        meant = dict.fromkeys(str(each.recipe) for each in estimates if note in each.notes)
+        yield note if meant == recipes else f"{'; '.join(meant)}: {note}"
 
 
 def _quiet_lines(lines: Iterable[str]) -> Group:

@@ -91,6 +91,21 @@ def test_where_samples_vary_each_micro_batch_is_traced_by_itself(traces_of) -> N
     assert asked == [4, 8]
 
 
+def test_sizes_that_one_trace_does_not_predict_are_traced_at_the_same_time(traces_of) -> None:
+    stages: list[object] = []
+
+    def trace_of_varying_samples(recipe: Recipe, device: DeviceSpec) -> StepTrace:
+        one = trace_of_one_block(recipe, device)
+        return replace(one, envelope=one.timelines[0], traced_batch_sizes=(2, 3, recipe.micro_batch_size))
+
+    traces = traces_of(CARD, stages.append, trace=trace_of_varying_samples)
+    recipes = [RECIPE.with_micro_batch_size(size) for size in (4, 8, 16, 3)]
+    traces.make_ahead(TracedSetting(recipe=each) for each in recipes)
+    for recipe in recipes:
+        traces.estimate(recipe)
+    assert stages == [Stage(text="estimating fp32, 4 x 1"), Stage(text="estimating fp32, 8 x 1 and 1 more")]
+
+
 def test_a_search_interpolates_between_traced_micro_batches_and_traces_what_is_run(traces_of) -> None:
     asked: list[int] = []
 

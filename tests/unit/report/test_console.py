@@ -267,6 +267,18 @@ def test_estimates_say_how_much_more_samples_that_vary_may_take() -> None:
     assert f"process: {of_both}" in " ".join(rendered(estimates_view([reckoned]), width=200).split())
 
 
+def test_a_note_on_some_recipes_names_them() -> None:
+    small, large = (estimate(100 * size, Recipe(micro_batch_size=size)) for size in (2, 4))
+    elsewhere = replace(large, device_name="t4", notes=("of all", "of the larger"))
+    told = [replace(small, notes=("of all", "of the smaller")), replace(elsewhere, device_name="l4"), elsewhere]
+    assert [line for line in rendered(remarks_view(told, ["of the run"])).splitlines() if line.startswith("note")] == [
+        "note: of the run",
+        "note: of all",
+        "note: fp32, 2 x 1: of the smaller",
+        "note: fp32, 4 x 1: of the larger",
+    ]
+
+
 def test_a_search_that_takes_more_than_later_steps_has_a_column() -> None:
     plain = estimate(600, Recipe(micro_batch_size=8))
     searching = replace(plain, peak_search_bytes=plain.peak_allocated_bytes + 300 * MIB)
