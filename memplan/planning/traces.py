@@ -245,6 +245,6 @@ def _kind_of(setting: TracedSetting) -> TracedSetting:
 
 
 def _sized_kind_of(setting: TracedSetting) -> TracedSetting:
-    """Return what a trace of a setting is valid for where its micro-batch alone decides what is allocated."""
+    """Return what a trace of a setting is valid for that predicts no other micro-batch than its own."""
     kind = _kind_of(setting)
     return replace(kind, recipe=kind.recipe.with_micro_batch_size(setting.recipe.micro_batch_size))
