@@ -27,8 +27,8 @@ REAL_METHOD = "real CPU run at small micro-batches"
 _ADDED_STEPS, _ADDED_STEPS_OF_TWO_SIZES = 1, 2  # each size once before the optimizer state exists, and once after
 _UNEVEN = "the number of allocations depends on the micro-batch: figures are interpolated"
 _VARYING = (
-    "samples differ in what they take: the figures are those of a batch that the workload makes, and of micro-batches "
-    "that are not traced in proportion; a batch function that makes the worst batch, as memplan.worst_batch does, "
+    "samples differ in what they take: the figures are those of a batch that the workload makes, and other "
+    "micro-batches follow in proportion; a batch function that makes the worst batch, as memplan.worst_batch does, "
     "makes them hold for every batch"
 )
 _ALTERNATING = "typical and worst batches alternate: the allocator keeps memory for blocks of both sizes"
