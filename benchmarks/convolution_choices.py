@@ -123,7 +123,7 @@ class Draw:
 
     def _of_a_net(self) -> tuple[Layer, tuple[int, ...], tuple[int, ...]]:
         layer, factor = self._known_layer(), self._random.choice(_SIDES)
-        return layer, tuple(max(round(side * factor), 1) for side in layer.sides), _BATCHES
+        return layer, layer.sides_scaled(factor), _BATCHES
 
     def _varied(self) -> tuple[Layer, tuple[int, ...], tuple[int, ...]]:
         """A net's layer with other channels, if in one group, and other sides, mostly square."""
@@ -176,20 +176,21 @@ class Draw:
         return Layer(read, sides, shape, stride, padding, (gap,) * len(window))
 
 
-def answered(calls: list[Convolution], capability: tuple[int, int]) -> list[tuple[Convolution, int]]:
-    """Return the calls that cuDNN answers, with their workspaces in bytes.
+def answered(calls: list[Convolution], capability: tuple[int, int]) -> tuple[str, list[tuple[Convolution, int]]]:
+    """Return cuDNN's version, and the calls that it answers with their workspaces in bytes.
 
     Raises:
         SystemExit: cuDNN does not answer.
     """
-    found = []
+    version, found = "", []
     for start in range(0, len(calls), _ASKED_AT_ONCE):
         asked = tuple(calls[start : start + _ASKED_AT_ONCE])
         answers = ask(CudnnQuestions(capability=capability, convolutions=asked))
         if not isinstance(answers, CudnnAnswers):
             raise SystemExit(answers)
+        version = answers.version
         found += [(call, told) for call, told in zip(asked, answers.workspace_bytes, strict=True) if told is not None]
-    return found
+    return version, found
 
 
 def bytes_of_forms(calls: list[Convolution]) -> npt.NDArray[np.float64]:
@@ -253,7 +254,7 @@ def trees_of(generation: Generation, known: list[Layer], count: int) -> Iterator
         for channels_last in (False, True):
             drawn = count // 2 if channels_last else count  # of these cuDNN answers more slowly
             calls = list(Draw(known, seed=1).calls(drawn, dtype, channels_last=channels_last))
-            rows = answered(calls, capability)
+            _, rows = answered(calls, capability)
             print(f"{len(rows)} answers, {share_of_some_form(rows):.1%} of some form", flush=True)
             for kernel in Pass:
                 of_kernel = [(call, told) for call, told in rows if call.kernel is kernel]

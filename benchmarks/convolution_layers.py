@@ -34,6 +34,10 @@ class Layer:
         """Whether every channel is convolved by itself."""
         return self.weight_shape[1] == 1 < self.channels
 
+    def sides_scaled(self, factor: float) -> tuple[int, ...]:
+        """Return the sides of an image that is so many times as wide and high."""
+        return tuple(max(round(side * factor), 1) for side in self.sides)
+
     def call(
         self, batch: int, sides: tuple[int, ...], kernel: Pass, dtype: str, *, channels_last: bool
     ) -> Convolution | None:

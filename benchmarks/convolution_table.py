@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING
 
 import cloudpickle
 import torch
-from convolution_choices import NETS
+from convolution_choices import NETS, answered
 from convolution_layers import Layer, layers_of
 from truth_models import timm_classifier
 
 from memplan.devices.cards import find_card
 from memplan.estimators import estimate, trace_step
 from memplan.estimators.cudnn.answered_traces import with_expected_workspaces
-from memplan.estimators.cudnn.asking import CudnnAnswers, CudnnQuestions, ask
 from memplan.estimators.temporaries.convolution_workspaces import workspace_bytes
 from memplan.estimators.temporaries.convolutions import Pass
 from memplan.recipe import Recipe
@@ -73,32 +72,25 @@ def random_calls(known: list[Layer], count: int, dtype: str, *, channels_last: b
     draw = random.Random(0)  # noqa: S311 - not for secrets
     while count:
         layer, batch, factor, kernel = (draw.choice(each) for each in (known, _BATCHES, _SIDES, tuple(Pass)))
-        sides = tuple(max(round(side * factor), 1) for side in layer.sides)
-        call = layer.call(batch, sides, kernel, dtype, channels_last=channels_last)
+        call = layer.call(batch, layer.sides_scaled(factor), kernel, dtype, channels_last=channels_last)
         if call is not None and (channels_last or not layer.is_depthwise):
             count -= 1
             yield call
 
 
-def row(calls: tuple[Convolution, ...], capability: tuple[int, int]) -> tuple[str, str]:
+def row(calls: list[Convolution], capability: tuple[int, int]) -> tuple[str, str]:
     """Return cuDNN's version, and how far the table agrees with it.
 
     Raises:
         SystemExit: cuDNN does not answer.
     """
-    answers = ask(CudnnQuestions(capability=capability, convolutions=calls))
-    if not isinstance(answers, CudnnAnswers):
-        raise SystemExit(answers)
-    pairs = [
-        (workspace_bytes(call, capability), told)
-        for call, told in zip(calls, answers.workspace_bytes, strict=True)
-        if told is not None
-    ]
+    version, rows = answered(calls, capability)
+    pairs = [(workspace_bytes(call, capability), told) for call, told in rows]
     close = sum(abs(expected - told) <= max(MIB, _CLOSE * told) for expected, told in pairs)
     told = sum(told for _, told in pairs)
     missed = sum(abs(expected - told) for expected, told in pairs)
     missing = sum(max(told - expected, 0) for expected, told in pairs)
-    return answers.version, (
+    return version, (
         f"{len(pairs)} | {close / len(pairs):.0%} | {told / len(pairs) / MIB:.0f} MiB | "
         f"{missed / len(pairs) / MIB:.1f} MiB | {missing / len(pairs) / MIB:.1f} MiB"
     )
@@ -138,7 +130,7 @@ def print_calls(capabilities: list[str], count: int) -> None:
         major, minor = map(int, capability.split("."))
         half = "bfloat16" if major >= 8 else "float16"  # Ampere, the first with bfloat16
         for dtype, channels_last in (("float32", False), (half, False), ("float32", True), (half, True)):
-            calls = tuple(random_calls(known, count, dtype, channels_last=channels_last))
+            calls = list(random_calls(known, count, dtype, channels_last=channels_last))
             version, cells = row(calls, (major, minor))
             layout = "channels last" if channels_last else "channels first"
             print(f"| {capability} | {dtype}, {layout} | {cells} |", flush=True)

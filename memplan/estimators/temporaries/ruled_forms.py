@@ -24,15 +24,14 @@ from typing import TYPE_CHECKING
 from memplan.estimators.temporaries.card_generations import Generation
 from memplan.estimators.temporaries.convolutions import Pass
 from memplan.estimators.temporaries.winograd import runs_unfused_on_volta
-from memplan.estimators.temporaries.workspace_forms import WorkspaceForm
-from memplan.units import ceil_div
+from memplan.estimators.temporaries.workspace_forms import WorkspaceForm, product_tiles
 
 if TYPE_CHECKING:
     from memplan.estimators.temporaries.convolutions import Convolution
 
 _NOTHING = WorkspaceForm()
 _FEW_CHANNELS, _CHANNELS_OF_A_TENSOR_CORE = 4, 8
-_TILE_OF_PRODUCT, _FEW_TILES, _TILES_AT_ONCE = 128, 20, 108
+_FEW_TILES, _TILES_AT_ONCE = 20, 108
 _ALIGNED_NUMBERS = 2  # in single precision
 
 
@@ -74,5 +73,5 @@ def _form_of_copies(call: Convolution) -> WorkspaceForm:
 def _parts(call: Convolution) -> int:
     """Return in how many parts a gradient of the weight is summed: as many as fill a card with tiles."""
     outputs, *summed = call.weight_shape
-    tiles = ceil_div(outputs, _TILE_OF_PRODUCT) * ceil_div(prod(summed), _TILE_OF_PRODUCT)
+    tiles = product_tiles(outputs, prod(summed))
     return _TILES_AT_ONCE // tiles if call.has_one_group and tiles <= _FEW_TILES else 1

@@ -104,9 +104,9 @@ def choice_figures(call: Convolution) -> tuple[float, ...]:
     weight = made * read_of_group * taps
     numbers = samples * read * image + weight + samples * made * output
     products = samples * output * weight
-    forward_tiles = _tiles(samples * output, made_of_group) * groups
-    input_tiles = _tiles(samples * image, read_of_group) * groups
-    weight_tiles = _tiles(made_of_group, read_of_group * taps) * groups
+    forward_tiles = product_tiles(samples * output, made_of_group) * groups
+    input_tiles = product_tiles(samples * image, read_of_group) * groups
+    weight_tiles = product_tiles(made_of_group, read_of_group * taps) * groups
     return (
         *(len(window), samples, groups, read, made, read_of_group, made_of_group),
         *(window[0], window[-1], taps, call.stride[0], call.stride[-1], call.padding[-1], call.dilation[-1]),
@@ -115,12 +115,13 @@ def choice_figures(call: Convolution) -> tuple[float, ...]:
         *map(_evenness, (read, made, read_of_group, made_of_group, image, output)),
         *(min(read_of_group, made_of_group), max(read_of_group, made_of_group), made_of_group / read_of_group),
         *(samples * read * image, samples * made * output, products, products / numbers),
-        *(forward_tiles, input_tiles, weight_tiles, _tiles(output, made_of_group)),
+        *(forward_tiles, input_tiles, weight_tiles, product_tiles(output, made_of_group)),
         *(products / forward_tiles, samples * output / weight_tiles),
     )
 
 
-def _tiles(rows: int, columns: int) -> int:
+def product_tiles(rows: int, columns: int) -> int:
+    """Return in how many tiles the result of a matrix product is made."""
     return ceil_div(rows, _TILE_SIDE) * ceil_div(columns, _TILE_SIDE)
 
 
