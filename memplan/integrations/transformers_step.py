@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from memplan.worst_case import WorstBatches
 
 _LOOK_AT = 10_000  # samples are short lists of numbers
+_CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 _SINGLE_LOADER: dict[str, Any] = {
     "dataloader_num_workers": 0,
     "dataloader_persistent_workers": False,
@@ -331,15 +333,24 @@ def _class_on_device_of(models: Sequence[nn.Module], arguments_class: type[Any])
 
 def _take_along(trainer: Any) -> None:
     """Add to a model what its Trainer keeps beside it on the device, such as TRL's reference models."""
+    place = _called_by_name(trainer.model)
     for name, held in list(vars(trainer).items()):
         if isinstance(held, nn.Module):
             for number, other in enumerate(_outside(held, trainer.model)):
-                trainer.model.add_module(f"{name}_{number}", other)
+                place.add_module(f"{name}_{number}", other)
+
+
+def _called_by_name(model: nn.Module) -> nn.Module:
+    """Return a part of a model that does not run all of its children in turn, as containers do."""
+    while isinstance(model, _CONTAINERS) and len(model):
+        model = next(model.children())
+    return model
 
 
 def _outside(held: nn.Module, model: nn.Module) -> list[nn.Module]:
-    """Return the module, or the parts of it that do not hold the model, unless the model holds them."""
-    if held in set(model.modules()):
+    """Return the module, or the parts of it that do not hold the model, if they have tensors that the model has not."""
+    has_tensors = next(chain(held.parameters(), held.buffers()), None) is not None
+    if held in set(model.modules()) or not has_tensors:
         return []
     holds_model = model in set(held.modules())
     return [each for child in held.children() for each in _outside(child, model)] if holds_model else [held]

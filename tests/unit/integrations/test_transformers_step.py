@@ -196,6 +196,35 @@ def test_what_a_trainer_keeps_beside_the_model_moves_with_it(arguments: Any) -> 
     assert sizes[0] == 2 * sizes[1] + 6  # two weights a row, and its bias
 
 
+class InTurn(torch.nn.Sequential):
+    """Runs its children one after another, as sentence-transformers' models do."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.nn.Embedding(32, 4), torch.nn.Linear(4, 32))
+
+    def forward(self, input_ids: Any, labels: Any = None) -> dict[str, Any]:
+        return {"logits": super().forward(input_ids)}
+
+
+def test_a_model_that_runs_all_of_its_children_does_not_run_what_its_trainer_keeps_beside_it(arguments: Any) -> None:
+    class WithCriterion(transformers.Trainer):
+        def __init__(self, **parts: Any) -> None:
+            super().__init__(**parts)
+            self.teacher = make_model()
+            self.criterion = torch.nn.CrossEntropyLoss()
+
+        def compute_loss(self, model: Any, inputs: Any, **_: Any) -> Any:
+            return self.criterion(model(**inputs)["logits"].flatten(0, 1), inputs["labels"].flatten())
+
+    workload = arrived(arguments, model=InTurn(), trainer_class=WithCriterion)
+    model = workload.model()
+    assert [type(each).__name__ for each in model] == ["Embedding", "Linear"]
+    assert workload.loss(model, workload.batch(2)) > 0
+    teacher = workload.batch.__self__._trainer.teacher
+    model.to("meta")
+    assert {each.device.type for each in teacher.parameters()} == {"meta"}
+
+
 def test_what_a_trainer_is_given_beside_the_model_refers_to_the_same_and_travels_without_weights(
     arguments: Any,
 ) -> None:

@@ -151,6 +151,14 @@ def test_numbers_are_presumed_to_be_finite(fakes: TraceFakeMode) -> None:
             bool((unknown[0, 0] == unknown[1, 0]).item())
 
 
+def test_what_is_presumed_of_every_number_may_be_written_over(fakes: TraceFakeMode) -> None:
+    """As ``nanmean`` does, which counts where ``isnan`` is not true."""
+    with fakes, Knowing(fakes):
+        finite = torch.isnan(torch.empty(4)).logical_not_()
+        assert not is_known(finite)
+        assert torch.empty(4).nanmean().shape == ()
+
+
 def test_the_parts_of_a_known_tensor_are_known(fakes: TraceFakeMode) -> None:
     lengths = learned(fakes, torch.tensor([3, 1, 2]))
     with fakes, Knowing(fakes):
