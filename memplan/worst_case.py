@@ -232,7 +232,7 @@ class _Sizes:
         found = f"{_samples(len(places))} {decide} the worst batch alone: {named}{more}"
         return (
             f"{found}, more than {_OUTLIER:g} times {what} of {usual:g}; without {them} the largest is {rest:g}: "
-            f"leave {them} out of the training, or cut {them}, and name the limit by guard="
+            f"leave {them} out of the training, or cut {them}, and name the limit by guard= of worst_batch"
         )
 
     def _figures(self) -> tuple[tuple[float, ...], ...]:

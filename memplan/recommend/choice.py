@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from memplan.recommend.band import Place
 from memplan.recommend.speeds import apart_from_rate, fastest_run, unsteadiness
+from memplan.results import OutcomeKind
 from memplan.units import format_bytes
 
 if TYPE_CHECKING:
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
     from memplan.results import Trial
 
 EQUAL_THROUGHPUT = 0.03
+# That may have to do with a size, but not with its memory.
+_OTHER_FAILURES = (
+    *(OutcomeKind.USER_ERROR, OutcomeKind.CRASH, OutcomeKind.KERNEL_FAILURE, OutcomeKind.NON_FINITE_LOSS),
+    *(OutcomeKind.NEVER_STEPPED, OutcomeKind.TIMEOUT),
+)
 
 
 def choose(trials: Sequence[Trial], band: Band, *, current: Recipe) -> Trial | None:
@@ -56,6 +62,7 @@ def explain(
     candidates = _candidates(fitting, band)
     return (
         *_memory_reasons(fitting[0], candidates, band, was_reached=was_reached),
+        *_reasons_to_stop(trial, competing),
         *_speed_reasons(fitting[0], candidates, before, current_name),
         *([] if unsteady is None else [unsteady]),
     )
@@ -103,6 +110,18 @@ def _memory_reasons(chosen: _Run, candidates: list[_Run], band: Band, *, was_rea
     is_nearest = chosen.peak_device_bytes == max(run.peak_device_bytes for run in candidates)
     standing = "this is the nearest below it" if is_nearest else "what comes nearer to it is no faster"
     return [*reasons, f"Nothing that was tried reaches the band; {standing}."]
+
+
+def _reasons_to_stop(chosen: Trial, competing: Sequence[Trial]) -> list[str]:
+    """Say of larger sizes that failed for another reason than memory how they ended: they were not judged."""
+    return [
+        f"Micro-batch {each.recipe.micro_batch_size} ended as {each.outcome.kind}, so that no larger one was judged: "
+        f"{each.outcome.evidence}"
+        for each in competing
+        if each.recipe.precision is chosen.recipe.precision
+        and each.recipe.micro_batch_size > chosen.recipe.micro_batch_size
+        and each.outcome.kind in _OTHER_FAILURES
+    ]
 
 
 def _speed_reasons(chosen: _Run, candidates: list[_Run], before: _Run | None, before_name: str) -> list[str]:

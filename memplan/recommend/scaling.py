@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from memplan.recipe import Recipe
 
 TRUSTED_RATIO = 8  # Goyal et al. scale by at most 32 with care; beyond 8 a rule alone is a guess
+_PLAIN = ("sgd", "lars")
 _ADAPTIVE = ("adam", "lamb", "adagrad", "adadelta", "rmsprop", "adafactor", "lion", "shampoo", "sophia", "adan")
 
 
@@ -79,7 +80,9 @@ def rule_remark(
     is_adaptive = any(each in optimizer_name.lower() for each in _ADAPTIVE)
     fitting = LearningRateRule.SQRT if is_adaptive else LearningRateRule.LINEAR
     if rule is fitting:
-        return f"the {rule} rule fits {optimizer_name}"
+        is_known = is_adaptive or any(each in optimizer_name.lower() for each in _PLAIN)
+        fits = "fits" if is_known else "is the usual one, but may not fit"
+        return f"the {rule} rule {fits} {optimizer_name}"
     would_be = ""
     if learning_rate is not None:
         would_be = f", and would make it {scale_learning_rate(learning_rate, ratio=ratio, rule=fitting):.4g}"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from memplan.recipe import Recipe
+from memplan.recipe import Precision, Recipe
 from memplan.recommend.choice import choose, explain
 from memplan.results import OutcomeKind
 from tests.making import BAND, trial
@@ -102,3 +104,14 @@ def test_a_slower_choice_says_how_much_of_the_fastest_it_reaches() -> None:
 def test_the_current_recipe_is_compared_with_even_where_it_was_no_candidate() -> None:
     now, split = trial(4, 300, samples_per_s=10), trial(8, 700, accumulation_steps=4, samples_per_s=20)
     assert explain(split, [now, split], BAND, current=CURRENT)[-1].endswith("10.0 samples/s; this is 2.00 times that.")
+
+
+def test_a_larger_size_that_failed_for_another_reason_than_memory_is_named() -> None:
+    current, broken = trial(4, 300), trial(12, None, kind=OutcomeKind.USER_ERROR)
+    said = "Micro-batch 12 ended as user error, so that no larger one was judged: "
+    assert any(each.startswith(said) for each in explain(current, [current, broken], BAND, current=CURRENT))
+    in_bf16 = replace(broken, recipe=replace(broken.recipe, precision=Precision.BF16))
+    too_large = trial(12, None, kind=OutcomeKind.HOST_OUT_OF_MEMORY)
+    smaller = trial(2, None, kind=OutcomeKind.USER_ERROR)
+    for other in (in_bf16, too_large, smaller):
+        assert not any("judged" in each for each in explain(current, [current, other], BAND, current=CURRENT))

@@ -74,6 +74,7 @@ def test_the_samples_seen_stay_the_same(before: tuple[int, int, int], after: tup
     ("optimizer", "rule", "part"),
     [
         ("SGD", LearningRateRule.LINEAR, "the linear rule fits SGD"),
+        ("Both", LearningRateRule.LINEAR, "the linear rule is the usual one, but may not fit Both"),
         ("AdamW", LearningRateRule.SQRT, "the sqrt rule fits AdamW"),
         ("AdamW", LearningRateRule.LINEAR, "--lr-rule sqrt"),
         ("SGD", LearningRateRule.SQRT, "--lr-rule linear"),
