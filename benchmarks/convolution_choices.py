@@ -15,6 +15,7 @@ import math
 import random
 import time
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,8 +61,10 @@ resnet18d rexnet_150 vgg13 vgg11_bn bat_resnext26ts botnet26t_256 halonet26t lam
 seresnextaa101d_32x8d efficientnet_lite0 mixnet_l mobilenetv1_100 lcnet_050 inception_next_small pit_s_224 volo_d1_224
 xcit_tiny_12_p16_224 davit_tiny nest_tiny coat_lite_tiny convit_tiny
 """
+_FEW_CHANNELS = 4  # of photographs
 _LARGE_WEIGHT = 4_000_000  # numbers
-_ASKED_AT_ONCE = 12_000
+_WEIGHT_OF_GROUPS = 5  # few nets have them, and they vary more
+_ASKED_AT_ONCE = 3_000
 _BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 _FEW_AT_ONCE = (1, 2, 4, 8, 16, 32)  # volumes
 _SIDES = (*(1.0,) * 9, 0.57, 0.5, 1.5)  # of an image, beside the net's own
@@ -96,7 +99,10 @@ class Draw:
 
     def __init__(self, known: list[Layer], seed: int) -> None:
         self._known = known
-        self._weights = [1 + math.prod(layer.weight_shape) / _LARGE_WEIGHT for layer in known]
+        self._weights = [
+            (1 + math.prod(layer.weight_shape) / _LARGE_WEIGHT) * (_WEIGHT_OF_GROUPS if layer.is_in_groups else 1)
+            for layer in known
+        ]
         self._random = random.Random(seed)  # noqa: S311 - not for secrets
 
     def calls(self, count: int, dtype: str, *, channels_last: bool) -> Iterator[Convolution]:
@@ -118,7 +124,7 @@ class Draw:
         return round(math.exp(self._random.uniform(0, math.log(most))))
 
     def _known_layer(self) -> Layer:
-        """Draw a net's layer, those with large weights more often: a net has one or two, which take much."""
+        """Draw a net's layer, more often those in groups and those with large weights, of which a net has one or two."""
         return self._random.choices(self._known, self._weights)[0]
 
     def _of_a_net(self) -> tuple[Layer, tuple[int, ...], tuple[int, ...]]:
@@ -126,17 +132,24 @@ class Draw:
         return layer, layer.sides_scaled(factor), _BATCHES
 
     def _varied(self) -> tuple[Layer, tuple[int, ...], tuple[int, ...]]:
-        """A net's layer with other channels, if in one group, and other sides, mostly square."""
+        """A net's layer with other channels and other sides, mostly square."""
         layer, factor = self._known_layer(), math.exp(self._random.uniform(-0.7, 0.7))
         factors = [factor if self._random.random() < 0.8 else math.exp(self._random.uniform(-0.7, 0.7)) for _ in "ab"]
         sides = tuple(max(round(side * each), 1) for side, each in zip(layer.sides, factors, strict=True))
-        made, read, *window = layer.weight_shape
-        channels = layer.channels
-        if read == channels:
-            channels, made = (channels if channels <= 4 else self._near(channels)), self._near(made)
-            read = channels
-        shape = (made, read, *window)
-        return Layer(channels, sides, shape, layer.stride, layer.padding, layer.dilation), sides, _BATCHES
+        groups, read, made = self._other_channels(layer)
+        shape = (groups * made, read, *layer.weight_shape[2:])
+        return Layer(groups * read, sides, shape, layer.stride, layer.padding, layer.dilation), sides, _BATCHES
+
+    def _other_channels(self, layer: Layer) -> tuple[int, int, int]:
+        """Draw how many groups there are, and what channels each of them reads and makes."""
+        read, made = layer.weight_shape[1], layer.weight_shape[0] // layer.groups
+        if layer.groups == 1:
+            return 1, (read if read <= _FEW_CHANNELS else self._near(read)), self._near(made)
+        groups = max(round(layer.groups * self._random.choice((0.5, 0.75, 1, 1, 1.5, 2))), 2)
+        if layer.is_depthwise:
+            return groups, read, made
+        near = self._near(read)
+        return groups, near, (near if made == read else self._near(made))
 
     def _near(self, channels: int) -> int:
         if self._random.random() < 0.4:
@@ -195,16 +208,23 @@ def answered(calls: list[Convolution], capability: tuple[int, int]) -> tuple[str
 
 def bytes_of_forms(calls: list[Convolution]) -> npt.NDArray[np.float64]:
     """Return the workspaces of some calls by each form, shape (calls, forms)."""
-    steps = {form.channel_step for form in FORMS}
-    numbers = {step: np.array([operand_numbers(call, step) for call in calls], dtype=np.float64).T for step in steps}
     samples = np.array([call.samples for call in calls], dtype=np.float64)
     sizes = np.array([NUMBER_BYTES[call.dtype] for call in calls], dtype=np.float64)
-    found = []
-    for form in FORMS:
-        copied, summed = form.numbers_of(tuple(numbers[form.channel_step]), samples)
-        is_sum = not form.is_winograd
-        found.append(copied * sizes + summed * 4 if is_sum else [form.bytes_of(call) for call in calls])
-    return np.array(found, dtype=np.float64).T
+
+    @cache
+    def operands(step: int, *, by_eight_groups: bool) -> tuple[npt.NDArray[np.float64], ...]:
+        form = WorkspaceForm(by_eight_groups=by_eight_groups)
+        numbers = [operand_numbers(form.made_at_once(call), step) for call in calls]
+        return tuple(np.array(numbers, dtype=np.float64).T)
+
+    def of_form(form: WorkspaceForm) -> Any:
+        if form.transform is not None:
+            return [form.bytes_of(call) for call in calls]
+        numbers = operands(form.channel_step, by_eight_groups=form.by_eight_groups)
+        copied, summed = form.numbers_of(numbers, samples)
+        return copied * sizes + summed * 4
+
+    return np.array([of_form(form) for form in FORMS], dtype=np.float64).T
 
 
 Branch = list[tuple[int, float, int]]  # of each node: a figure's number or -1, a value, where the second branch begins
@@ -292,15 +312,8 @@ def main() -> None:
 
 def write(branches: dict[str, Branch], path: Path) -> None:
     """Write trees as ``memplan.estimators.temporaries.convolution_choices`` reads them."""
-    columns = [np.concatenate([[node[place] for node in branch] for branch in branches.values()]) for place in range(3)]
-    np.savez_compressed(
-        path,
-        keys=np.array(list(branches)),
-        ends=np.cumsum([len(branch) for branch in branches.values()]).astype(np.int32),
-        figures=columns[0].astype(np.int8),
-        values=columns[1].astype(np.float32),
-        seconds=columns[2].astype(np.int16),
-    )
+    nodes = np.dtype([("figure", "i1"), ("value", "<f4"), ("second", "<i2")])
+    np.savez_compressed(path, **{key: np.array(branch, dtype=nodes) for key, branch in branches.items()})
 
 
 if __name__ == "__main__":

@@ -30,6 +30,16 @@ class Layer:
     dilation: tuple[int, ...]
 
     @property
+    def groups(self) -> int:
+        """In how many groups the channels are convolved."""
+        return self.channels // self.weight_shape[1]
+
+    @property
+    def is_in_groups(self) -> bool:
+        """Whether channels are convolved in groups of several."""
+        return self.groups > 1 and not self.is_depthwise
+
+    @property
     def is_depthwise(self) -> bool:
         """Whether every channel is convolved by itself."""
         return self.weight_shape[1] == 1 < self.channels

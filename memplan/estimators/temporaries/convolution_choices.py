@@ -77,7 +77,7 @@ def chosen_form(call: Convolution, generation: Generation) -> WorkspaceForm | No
     first = _ASKED_FROM.get(call.dtype)
     if first is None or generation < first or (_is_unrounded(call) and generation > Generation.TURING):
         return None
-    return _trees()[str(ChoiceKey.of(call, generation))].form_of(call)
+    return _tree(str(ChoiceKey.of(call, generation))).form_of(call)
 
 
 def _is_unrounded(call: Convolution) -> bool:
@@ -85,11 +85,8 @@ def _is_unrounded(call: Convolution) -> bool:
 
 
 @cache
-def _trees() -> dict[str, ChoiceTree]:
-    with np.load(_TABLE) as table:
-        keys, ends = table["keys"].tolist(), table["ends"][:-1]
-        columns = [np.split(table[name], ends) for name in ("figures", "values", "seconds")]
-    return {
-        key: ChoiceTree(figures=tuple(figures.tolist()), values=tuple(values.tolist()), seconds=tuple(seconds.tolist()))
-        for key, figures, values, seconds in zip(keys, *columns, strict=True)
-    }
+def _tree(key: str) -> ChoiceTree:
+    with np.load(_TABLE) as trees:
+        nodes = trees[key]
+    figures, values, seconds = (tuple(nodes[name].tolist()) for name in ("figure", "value", "second"))
+    return ChoiceTree(figures=figures, values=values, seconds=seconds)

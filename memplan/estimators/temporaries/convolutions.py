@@ -73,9 +73,14 @@ class Convolution:
         return self.weight_shape[2:]
 
     @property
+    def groups(self) -> int:
+        """In how many groups the channels are convolved."""
+        return self.input_shape[1] // self.weight_shape[1]
+
+    @property
     def has_one_group(self) -> bool:
         """Whether every output channel is made of all input channels."""
-        return self.weight_shape[1] == self.input_shape[1]
+        return self.groups == 1
 
     @property
     def is_depthwise(self) -> bool:
@@ -94,6 +99,19 @@ class Convolution:
             self,
             input_shape=(samples, *self.input_shape[1:]),
             output_shape=(samples, *self.output_shape[1:]),
+        )
+
+    def of_groups(self, most: int) -> Convolution:
+        """Return the convolution of the first groups alone, where there are more."""
+        groups = min(self.groups, most)
+        if groups == self.groups:
+            return self
+        read, made = (channels // self.groups * groups for channels in (self.input_shape[1], self.output_shape[1]))
+        return replace(
+            self,
+            input_shape=(self.samples, read, *self.input_shape[2:]),
+            weight_shape=(made, *self.weight_shape[1:]),
+            output_shape=(self.samples, made, *self.output_shape[2:]),
         )
 
     def with_channels(self, channels: int) -> Convolution:

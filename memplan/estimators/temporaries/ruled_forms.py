@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from memplan.estimators.temporaries.card_generations import Generation
 from memplan.estimators.temporaries.convolutions import Pass
 from memplan.estimators.temporaries.winograd import runs_unfused_on_volta
-from memplan.estimators.temporaries.workspace_forms import WorkspaceForm, product_tiles
+from memplan.estimators.temporaries.workspace_forms import Transform, WorkspaceForm, product_tiles
 
 if TYPE_CHECKING:
     from memplan.estimators.temporaries.convolutions import Convolution
@@ -38,7 +38,7 @@ _ALIGNED_NUMBERS = 2  # in single precision
 def ruled_form(call: Convolution, generation: Generation) -> WorkspaceForm:
     """Return the form of a convolution's workspace by the rule."""
     if generation == Generation.VOLTA and runs_unfused_on_volta(call):
-        return WorkspaceForm(is_winograd=True)
+        return WorkspaceForm(transform=Transform.WINOGRAD)
     if call.is_matrix_product:
         return _form_of_product(call) if generation >= Generation.TURING else _NOTHING
     uses_tensor_cores = call.dtype == "float16" and generation == Generation.VOLTA

@@ -38,6 +38,6 @@ def winograd_bytes(call: Convolution) -> int:
     """Return the workspace of Winograd's algorithm: the transforms of weight, input and output."""
     made = call.output_shape if call.kernel is Pass.FORWARD else call.input_shape
     tiles = made[0] * prod(ceil_div(side, _TILE_SIDE) for side in made[2:])
-    channels_out, channels_in = call.weight_shape[:2]
-    numbers = channels_out * channels_in + tiles * (channels_out + channels_in)
+    channels_out, channels_in_of_group = call.weight_shape[:2]
+    numbers = channels_out * channels_in_of_group + tiles * (channels_out + call.input_shape[1])
     return _TRANSFORMED_ELEMENTS * numbers * _NUMBER_BYTES

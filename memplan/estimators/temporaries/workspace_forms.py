@@ -1,17 +1,20 @@
 """What workspaces of convolutions hold, as sizes that follow from the shapes, and the figures that cuDNN may choose by.
 
-An engine copies operands into a layout that its kernels read, keeps sums in parts, or transforms tiles of images: of
+An engine copies operands into a layout that its kernels read, keeps sums in parts, or transforms tiles of images.
+Convolutions in more than eight groups are often made of eight groups at a time, which then use the same workspace. Of
 cuDNN 9.20's first proposals for 2.5 million convolutions, 96 to 99 in 100 take what one of the forms here comes to,
-within 1 MiB or 2 %. Not among them: engines that transform whole images (FFT).
+within 1 MiB or 2 %.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import product
 from math import prod
 from typing import TYPE_CHECKING
 
+from memplan.estimators.temporaries.fourier import fourier_bytes
 from memplan.estimators.temporaries.winograd import winograd_bytes
 from memplan.units import ceil_div, round_up
 
@@ -22,6 +25,14 @@ NUMBER_BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 _SUM_BYTES = 4  # single precision
 _TILE_SIDE = 128  # of a matrix product's result
 _MOST_EVEN = 32  # beyond this, how many twos divide a number of channels makes no difference
+_GROUPS_AT_ONCE = 8
+
+
+class Transform(StrEnum):
+    """Algorithms that transform tiles of the images, the weight and the result, and multiply these."""
+
+    WINOGRAD = "Winograd"
+    FOURIER = "Fourier"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +46,8 @@ class WorkspaceForm:
         channel_step: the channels of each group are filled up to a multiple of this, in copies and in sums.
         sums: gradients of the weight, at least in single precision.
         sums_per_image: the same for each image of the batch.
-        is_winograd: whether tiles of all three are transformed instead, as Winograd's algorithm does.
+        transform: of tiles of all three, where these are kept instead.
+        by_eight_groups: whether the workspace is for no more than eight groups, one lot of groups after another.
     """
 
     image: bool = False
@@ -44,15 +56,21 @@ class WorkspaceForm:
     channel_step: int = 1
     sums: int = 0
     sums_per_image: int = 0
-    is_winograd: bool = False
+    transform: Transform | None = None
+    by_eight_groups: bool = False
 
     def bytes_of(self, call: Convolution) -> int:
         """Return the workspace of a convolution."""
-        if self.is_winograd:
-            return winograd_bytes(call)
+        call = self.made_at_once(call)
+        if self.transform is not None:
+            return winograd_bytes(call) if self.transform is Transform.WINOGRAD else fourier_bytes(call)
         sum_bytes = max(NUMBER_BYTES[call.dtype], _SUM_BYTES)
         copied, summed = self.numbers_of(operand_numbers(call, self.channel_step), call.samples)
         return copied * NUMBER_BYTES[call.dtype] + summed * sum_bytes
+
+    def made_at_once(self, call: Convolution) -> Convolution:
+        """Return the part of a convolution that the workspace is for."""
+        return call.of_groups(_GROUPS_AT_ONCE) if self.by_eight_groups else call
 
     def numbers_of(self, operands: tuple[int, int, int], samples: int) -> tuple[int, int]:
         """Return how many numbers are copied and how many are summed, of those in image, weight and output."""
@@ -63,7 +81,7 @@ class WorkspaceForm:
 
 def operand_numbers(call: Convolution, channel_step: int) -> tuple[int, int, int]:
     """Return the numbers in image, weight and output, the channels of each group filled up to a multiple."""
-    groups = call.input_shape[1] // call.weight_shape[1]
+    groups = call.groups
     read = round_up(call.weight_shape[1], channel_step)
     made = round_up(call.weight_shape[0] // groups, channel_step)
     image = call.samples * groups * read * prod(call.input_shape[2:])
@@ -71,7 +89,7 @@ def operand_numbers(call: Convolution, channel_step: int) -> tuple[int, int, int
     return image, call.weight_shape[0] * read * prod(call.window), output
 
 
-_CHANNEL_STEPS = (1, 4, 8, 16, 32)
+_CHANNEL_STEPS, _STEPS_OF_SUMS = (1, 4, 8, 16, 32, 64), (1, 4, 8, 32)
 _SUMS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 FORMS = (
     *(
@@ -84,13 +102,14 @@ FORMS = (
         for step in _CHANNEL_STEPS[1:]
     ),
     WorkspaceForm(sums_per_image=1),
-    WorkspaceForm(is_winograd=True),
     *(WorkspaceForm(sums=sums) for sums in _SUMS),
     *(
         WorkspaceForm(image=True, output=True, channel_step=step, sums=sums)
-        for step in _CHANNEL_STEPS[:3]
+        for step in _STEPS_OF_SUMS
         for sums in _SUMS
     ),
+    *(WorkspaceForm(image=True, weight=weight, output=True, by_eight_groups=True) for weight in (False, True)),
+    *(WorkspaceForm(transform=transform, by_eight_groups=True) for transform in Transform),
 )
 
 
@@ -98,7 +117,7 @@ def choice_figures(call: Convolution) -> tuple[float, ...]:
     """Return what a choice may follow: sizes of a convolution, and of the matrix products that it amounts to."""
     samples, read, *image_sides = call.input_shape
     made, read_of_group, *window = call.weight_shape
-    groups = read // read_of_group
+    groups = call.groups
     made_of_group = made // groups
     image, output, taps = prod(image_sides), prod(call.output_shape[2:]), prod(window)
     weight = made * read_of_group * taps

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from memplan.estimators.temporaries.convolutions import GrowingConvolution, SizedWorkspaces, Workspaces
+from tests.convolution_calls import call
 from tests.making import convolution
 
 
@@ -57,3 +58,10 @@ def test_the_first_calls_are_the_first_block_of_each_convolution() -> None:
 
 def test_without_convolutions_no_block_is_sized() -> None:
     assert Workspaces().sized([1, 2], {}).block_bytes(2).tolist() == []
+
+
+def test_the_first_groups_of_a_convolution_are_one_as_well() -> None:
+    in_sixteen = call((64, 2, 3, 3), input_shape=(5, 32, 8, 8), output_shape=(5, 64, 8, 8))
+    assert in_sixteen.groups == 16
+    assert in_sixteen.of_groups(4) == call((16, 2, 3, 3), input_shape=(5, 8, 8, 8), output_shape=(5, 16, 8, 8))
+    assert in_sixteen.of_groups(16) == in_sixteen.of_groups(20) == in_sixteen

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from memplan.estimators.temporaries.convolutions import Pass
-from memplan.estimators.temporaries.workspace_forms import FORMS, WorkspaceForm, choice_figures
+from memplan.estimators.temporaries.convolutions import Convolution, Pass
+from memplan.estimators.temporaries.fourier import fourier_bytes
+from memplan.estimators.temporaries.workspace_forms import FORMS, Transform, WorkspaceForm, choice_figures
 from memplan.units import MIB
 from tests.convolution_calls import call
 
@@ -39,12 +40,45 @@ def test_sums_are_in_single_precision_at_least() -> None:
 
 def test_tiles_are_transformed_whatever_else() -> None:
     of_threes = call((64, 64, 3, 3))
-    assert WorkspaceForm(is_winograd=True).bytes_of(of_threes) == 36 * 4 * (64 * 64 + 16 * 16 * (64 + 64))
+    winograd = WorkspaceForm(transform=Transform.WINOGRAD)
+    assert winograd.bytes_of(of_threes) == 36 * 4 * (64 * 64 + 16 * 16 * (64 + 64))
+    assert WorkspaceForm(transform=Transform.FOURIER).bytes_of(of_threes) == fourier_bytes(of_threes)
+
+
+@pytest.mark.parametrize("form", [ALL_THREE, *(WorkspaceForm(transform=each) for each in Transform)])
+def test_eight_groups_at_a_time_take_what_eight_groups_take(form: WorkspaceForm) -> None:
+    def in_groups(count: int) -> Convolution:
+        image = (1, count * 4, 64, 64)
+        return call((count * 4, 4, 3, 3), input_shape=image, output_shape=image)
+
+    by_eight = replace(form, by_eight_groups=True)
+    assert by_eight.bytes_of(in_groups(32)) == by_eight.bytes_of(in_groups(8)) == form.bytes_of(in_groups(8))
+    assert form.bytes_of(in_groups(32)) == 4 * form.bytes_of(in_groups(8))
+    assert by_eight.bytes_of(in_groups(3)) == form.bytes_of(in_groups(3))
+
+
+@pytest.mark.parametrize(
+    ("transform", "samples", "sides", "channels", "of_group", "told"),
+    [
+        (Transform.FOURIER, 64, (21, 21), 432, 48, 380829824),
+        (Transform.FOURIER, 256, (28, 14), 432, 48, 1321205888),
+        (Transform.WINOGRAD, 128, (54, 54), 1024, 32, 1850867712),
+        (Transform.WINOGRAD, 128, (28, 28), 1024, 32, 463601664),
+    ],
+)
+def test_transforms_of_many_groups_take_what_cudnn_answers(
+    transform: Transform, samples: int, sides: tuple[int, int], channels: int, of_group: int, told: int
+) -> None:
+    """cuDNN 9.20, forward, 3 x 3 windows: on capability 12.0 the Fourier transforms, on 10.0 Winograd's."""
+    shapes = ((samples, channels, side, side) for side in sides)
+    convolution = call((channels, of_group, 3, 3), input_shape=next(shapes), output_shape=next(shapes))
+    found = WorkspaceForm(transform=transform, by_eight_groups=True).bytes_of(convolution)
+    assert 0 <= told - found <= 128
 
 
 def test_no_two_forms_are_the_same() -> None:
     assert len(set(FORMS)) == len(FORMS)
-    assert max(form.channel_step for form in FORMS) == 32
+    assert max(form.channel_step for form in FORMS) == 64
 
 
 @pytest.mark.parametrize("kernel", Pass)
