@@ -42,18 +42,19 @@ def needs_third_run(recordings: Sequence[Recording]) -> bool:
     Nearly all blocks are constant or proportional to the micro-batch. A line with a negative intercept underestimates
     larger sizes. One with a positive intercept is doubted where the intercepts are more than ``_ROUNDING`` of all that
     grows; temporaries of kernels are left out, because a workspace for weights and samples has a true intercept.
+    Temporaries by rules and workspaces of convolutions follow no line, but are known at every size.
     """
     sizes = np.array(recordings[0].block_bytes, dtype=np.float64)
     intercepts, slopes, _ = _terms(recordings[:2])
-    ruled = growing_ruled_blocks(recordings[:2]).blocks  # they follow no line, but are known at every size
-    intercepts[ruled] = slopes[ruled] = 0
+    for known in (growing_ruled_blocks(recordings[:2]).blocks, growing_workspaces(recordings[:2]).blocks):
+        intercepts[known] = slopes[known] = 0
     underestimates = bool((intercepts < -_ROUNDING * sizes).any())
     grows = (slopes != 0) & ~np.array(recordings[0].is_by_rule())
     return underestimates or float(intercepts[grows & (intercepts > 0)].sum()) > _ROUNDING * float(sizes[grows].sum())
 
 
 def fits(timeline: Timeline, recording: Recording) -> bool:
-    """Whether a timeline gives the size of every block of a run, up to ``_ROUNDING``."""
+    """Whether a timeline gives the size of every block of a run, up to ``_ROUNDING``, or the convolution it is for."""
     return not bool(_misses(timeline, recording).any())
 
 
@@ -84,10 +85,11 @@ def fit_timeline(recordings: Sequence[Recording]) -> Timeline:
 
 
 def _misses(timeline: Timeline, recording: Recording) -> npt.NDArray[np.bool_]:
-    measured = np.array(recording.block_bytes, dtype=np.float64)
-    misses: npt.NDArray[np.bool_] = (
-        np.abs(timeline.block_bytes(recording.micro_batch_size) - measured) > _ROUNDING * measured
-    )
+    size, measured = recording.micro_batch_size, np.array(recording.block_bytes, dtype=np.float64)
+    misses: npt.NDArray[np.bool_] = np.abs(timeline.block_bytes(size) - measured) > _ROUNDING * measured
+    blocks, calls = timeline.workspaces.blocks, timeline.workspaces.calls_at(size)
+    for block, number in zip(blocks.tolist(), timeline.workspaces.numbers.tolist(), strict=True):
+        misses[block] = recording.kernel_calls[block] != calls[number]
     return misses
 
 

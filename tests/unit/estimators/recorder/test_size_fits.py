@@ -15,6 +15,7 @@ from memplan.estimators.recorder.size_fits import (
     same_structure,
 )
 from memplan.results import Component
+from tests.making import convolution
 
 
 def recording(micro_batch_size: int, *sizes: int) -> Recording:
@@ -84,6 +85,21 @@ def test_what_a_rule_says_of_a_kernel_is_not_doubted() -> None:
     for run, size in zip(runs, (1000, 1200), strict=True):
         run.allocate(size, Component.TEMPORARIES, module="", operator="inside aten.convolution")
     assert not needs_third_run(runs)
+
+
+def with_workspace(micro_batch_size: int, workspace: int, samples: int) -> Recording:
+    run = recording(micro_batch_size, 10_000 * micro_batch_size)
+    call = convolution(samples)
+    run.allocate(workspace, Component.WORKSPACES, module="", operator="inside aten.convolution", kernel_call=call)
+    return run
+
+
+def test_workspaces_may_grow_as_they_like_because_their_convolutions_are_known_at_every_size() -> None:
+    runs = [with_workspace(size, workspace, size) for size, workspace in ((2, 0), (3, 9_000_000), (5, 0))]
+    assert not needs_third_run(runs[:2])
+    line = fit_timeline(runs[:2])
+    assert fits(line, runs[2])
+    assert not fits(line, with_workspace(5, 0, samples=6))
 
 
 def test_a_line_explains_a_third_run_on_it_and_no_other() -> None:
