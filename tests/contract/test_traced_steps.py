@@ -654,6 +654,19 @@ def test_where_allocations_depend_on_the_samples_the_recipes_own_size_is_traced(
     assert max(few.traced_batch_sizes) < 8
 
 
+def test_convolutions_whose_workspaces_grow_unevenly_need_no_more_than_two_sizes() -> None:
+    def convolutions() -> nn.Module:
+        return nn.Sequential(
+            nn.Conv2d(3, 64, 7, stride=2, padding=3), nn.Conv2d(64, 64, 3, padding=1), nn.Conv2d(64, 128, 3, stride=2)
+        )
+
+    found = trace(model=convolutions, batch=lambda count: torch.zeros(count, 3, 112, 112))
+    (timeline,) = found.timelines
+    sizes = [timeline.block_bytes(size)[timeline.workspaces.blocks] for size in (8, 32)]
+    assert (sizes[1] != 4 * sizes[0]).any()
+    assert (found.traced_batch_sizes, found.notes) == ((2, 3), ())
+
+
 LENGTHS = (512, 256, 1024, 64, 128, 256, 64, 512)
 
 
