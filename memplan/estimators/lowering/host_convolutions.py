@@ -132,10 +132,12 @@ def _is_unfolded(
 ) -> bool:
     """Whether the gradient of a weight is a matrix product, because no vector kernel takes its window.
 
-    Those that are dilated may not be higher than the image (``init_conf`` in ``jit_avx512_common_conv_kernel.cpp``).
+    Those that are dilated may not be higher than the image (``init_conf`` in ``jit_avx512_common_conv_kernel.cpp``),
+    with AVX2 no others, either (measured with windows of 3, 5 and 7 pixels).
     """
+    may_be_higher = _vector_width() != _VECTOR_ELEMENTS["AVX2"]
     spans = [(size - 1) * step + 1 for size, step in zip(weight.shape[2:], dilation, strict=True)]
-    is_higher = len(spans) > 1 and dilation[-2] > 1 and spans[-2] > image.shape[-2]
+    is_higher = len(spans) > 1 and spans[-2] > image.shape[-2] and not (may_be_higher and dilation[-2] == 1)
     is_deep = len(spans) == 3 and (dilation[0] > 1 or spans[0] > image.shape[2])
     is_wide = max(weight.shape[2:]) > _WIDEST_WINDOW or _is_wide_depthwise(image, weight, groups)
     return is_higher or is_deep or is_wide or _is_always_unfolded(weight, stride, dilation, groups)

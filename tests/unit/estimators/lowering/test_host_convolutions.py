@@ -98,6 +98,13 @@ def test_what_a_dilated_window_unfolds_is_predicted(dilation: int, stride: int, 
     check(convolution, torch.randn(4, 256, side, side), torch.randn(4, 256, side // stride, side // stride))
 
 
+@pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() != "AVX2", reason="AVX-512 has a kernel for them")
+@pytest.mark.parametrize(("window", "height", "width"), [(3, 2, 2), (3, 2, 8), (3, 8, 2), (3, 3, 3), (5, 4, 4)])
+def test_with_avx2_windows_higher_than_the_image_are_unfolded(window: int, height: int, width: int) -> None:
+    convolution = torch.nn.Conv2d(256, 256, window, padding=window // 2)  # 2.25 MiB, or 6.25
+    check(convolution, torch.randn(8, 256, height, width), torch.randn(8, 256, height, width))
+
+
 @needs_avx512
 @pytest.mark.parametrize("dilation", [1, 2])
 def test_the_channels_of_groups_are_not_filled_up(dilation: int) -> None:
