@@ -142,6 +142,20 @@ def test_a_sparse_buffer_counts_with_its_indices_and_values() -> None:
     assert parts.buffers == 2**15 * (2 * 8 + 4)
 
 
+class SumsNeighbours(Neighbours):
+    """Multiplies by the sparse matrix, forward and backward."""
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        """Run the layer and sum what is linked."""
+        return torch.sparse.mm(self.links, self.layer(batch[0].expand(1 << 15, -1)))
+
+
+def test_what_products_of_sparse_matrices_take_inside_is_told_not_to_be_counted() -> None:
+    told = [each for each in trace(SumsNeighbours).uncounted if "products of sparse matrices" in each]
+    assert len(told) == 1
+    assert not any("sparse" in each for each in trace(Neighbours).uncounted)
+
+
 def masked(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
     """A loss on targets that NumPy picks by computed positions, as detectors pick the masks of their boxes."""
     scores = model(batch)

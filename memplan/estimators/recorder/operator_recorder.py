@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
 # Nested tensors run these below autograd, where the dispatcher does not take them apart.
 _COMPOSED = (torch.ops.aten.linear.default, torch.ops.aten.matmul.default)
+_PRODUCTS = ("aten.mm", "aten.addmm", "aten._sparse_addmm")
 _DEVICE_QUERY = torch.ops.prim.device.default
 _COPY_OUT = "fsdp.split_with_sizes_copy"  # writes the parameters that FSDP has gathered
 
@@ -242,8 +243,12 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
             args = (*args, *(kwargs[name] for name in KEYWORDS_READ[operator] if name in kwargs))
         is_nested = _is_nested(result) or any(map(_is_nested, args))
         temporaries = NO_TEMPORARIES if is_nested else self._kernels.temporary_bytes(operator, args, result)
-        if is_nested or not self._kernels.are_known(func, operator):
-            self.unknown_calls["operators on nested tensors" if is_nested else operator] += 1
+        if is_nested:
+            self.unknown_calls["operators on nested tensors"] += 1
+        elif operator in _PRODUCTS and any(map(_is_sparse, args)):
+            self.unknown_calls["products of sparse matrices"] += 1
+        elif not self._kernels.are_known(func, operator):
+            self.unknown_calls[operator] += 1
         between = temporaries.between_results
         until_return = self._hold(temporaries.until_return, operator)
         throughout = self._hold(temporaries.throughout, operator)
@@ -323,6 +328,10 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
 def _is_nested(value: Any) -> bool:
     """Whether a value is a nested tensor of strided layout, whose operators run others that are not seen."""
     return isinstance(value, torch.Tensor) and value.is_nested
+
+
+def _is_sparse(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout is not torch.strided
 
 
 def _ran_on_meta(result: Any) -> bool:
