@@ -90,6 +90,7 @@ _VOLUME_WINDOWS = (
     *(((2, 2, 2), (2, 2, 2)), ((5, 7, 7), (1, 2, 2)), ((1, 1, 1), (2, 2, 2)), ((1, 7, 7), (1, 2, 2))),
 )
 _LEAST_IN_A_BRANCH, _MOST_BRANCHES, _LEAST_SHARE = 4, 1500, 1 / 5000
+_WEIGHT_BEYOND = 0.1
 _ALL_OPERANDS = FORMS.index(WorkspaceForm(image=True, weight=True, output=True))
 _CLOSE = 0.02
 
@@ -231,14 +232,18 @@ Branch = list[tuple[int, float, int]]  # of each node: a figure's number or -1, 
 
 
 def fitted(rows: list[tuple[Convolution, int]]) -> Branch:
-    """Fit a tree to answers: the form nearest to them in each branch, errors as shares of all operands."""
+    """Fit a tree to answers: the form nearest to them in each branch, errors as shares of all operands.
+
+    Beyond all of these an error counts by its logarithm alone, so that the tree does not follow a few large answers.
+    """
     from sklearn.tree import DecisionTreeRegressor
 
     calls = [call for call, _ in rows]
     told = np.array([told for _, told in rows], dtype=np.float64)
     forms = bytes_of_forms(calls)
     operands = forms[:, _ALL_OPERANDS] + MIB
-    errors = np.minimum(np.abs(forms - told[:, None]) / operands[:, None], 1.0)
+    shares = np.abs(forms - told[:, None]) / operands[:, None]
+    errors = np.minimum(shares, 1.0) + _WEIGHT_BEYOND * np.log(np.maximum(shares, 1.0))
     counts = Counter(errors.argmin(axis=1).tolist())
     kept = sorted(number for number, count in counts.items() if count >= len(rows) * _LEAST_SHARE)
     figures = np.array([choice_figures(call) for call, _ in rows], dtype=np.float32)
