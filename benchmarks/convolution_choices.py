@@ -125,7 +125,7 @@ class Draw:
         return round(math.exp(self._random.uniform(0, math.log(most))))
 
     def _known_layer(self) -> Layer:
-        """Draw a net's layer, more often those in groups and those with large weights, of which a net has one or two."""
+        """Draw a net's layer, more often one in groups, or with a large weight, which a net has one or two of."""
         return self._random.choices(self._known, self._weights)[0]
 
     def _of_a_net(self) -> tuple[Layer, tuple[int, ...], tuple[int, ...]]:

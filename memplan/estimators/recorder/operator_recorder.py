@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
 # Nested tensors run these below autograd, where the dispatcher does not take them apart.
 _COMPOSED = (torch.ops.aten.linear.default, torch.ops.aten.matmul.default)
+_NESTED = "operators on nested tensors"
 _PRODUCTS = ("aten.mm", "aten.addmm", "aten._sparse_addmm")
 _DEVICE_QUERY = torch.ops.prim.device.default
 _COPY_OUT = "fsdp.split_with_sizes_copy"  # writes the parameters that FSDP has gathered
@@ -241,14 +242,10 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         operator = str(func.overloadpacket)
         if kwargs and operator in KEYWORDS_READ:
             args = (*args, *(kwargs[name] for name in KEYWORDS_READ[operator] if name in kwargs))
-        is_nested = _is_nested(result) or any(map(_is_nested, args))
-        temporaries = NO_TEMPORARIES if is_nested else self._kernels.temporary_bytes(operator, args, result)
-        if is_nested:
-            self.unknown_calls["operators on nested tensors"] += 1
-        elif operator in _PRODUCTS and any(map(_is_sparse, args)):
-            self.unknown_calls["products of sparse matrices"] += 1
-        elif not self._kernels.are_known(func, operator):
-            self.unknown_calls[operator] += 1
+        unseen = _runs_unseen(operator, args, result)
+        temporaries = NO_TEMPORARIES if unseen == _NESTED else self._kernels.temporary_bytes(operator, args, result)
+        if unseen is not None or not self._kernels.are_known(func, operator):
+            self.unknown_calls[unseen or operator] += 1
         between = temporaries.between_results
         until_return = self._hold(temporaries.until_return, operator)
         throughout = self._hold(temporaries.throughout, operator)
@@ -330,8 +327,13 @@ def _is_nested(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.is_nested
 
 
-def _is_sparse(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.layout is not torch.strided
+def _runs_unseen(operator: str, args: tuple[Any, ...], result: Any) -> str | None:
+    """Name what an operator does inside that no rule counts, whatever is known of it for other operands."""
+    if _is_nested(result) or any(map(_is_nested, args)):
+        return _NESTED
+    tensors = (each for each in args if isinstance(each, torch.Tensor))
+    is_sparse = operator in _PRODUCTS and any(each.layout is not torch.strided for each in tensors)
+    return "products of sparse matrices" if is_sparse else None  # which are converted and transposed
 
 
 def _ran_on_meta(result: Any) -> bool:

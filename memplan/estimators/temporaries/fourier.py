@@ -5,8 +5,8 @@ Published descriptions tell of the algorithms (Vasilache and others, *Fast Convo
 
 Forward, and for the gradient of the input, images are cut into tiles of 32 x 32 pixels. Kept are the transform of every
 pair of channels of the weight; of no more than two tiles of every channel of each image, for more tiles one pair after
-another; and a copy of input and output. For the gradient of the weight, whole images are filled up to a power of two and
-transformed, input and output twice; copies are kept of the input, and two of the output.
+another; and a copy of input and output. For the gradient of the weight, whole images are filled up to a power of two
+and transformed, input and output twice; copies are kept of the input, and two of the output.
 """
 
 from __future__ import annotations

@@ -58,20 +58,19 @@ def test_eight_groups_at_a_time_take_what_eight_groups_take(form: WorkspaceForm)
 
 
 @pytest.mark.parametrize(
-    ("transform", "samples", "sides", "channels", "of_group", "told"),
+    ("transform", "weight_shape", "images", "told"),
     [
-        (Transform.FOURIER, 64, (21, 21), 432, 48, 380829824),
-        (Transform.FOURIER, 256, (28, 14), 432, 48, 1321205888),
-        (Transform.WINOGRAD, 128, (54, 54), 1024, 32, 1850867712),
-        (Transform.WINOGRAD, 128, (28, 28), 1024, 32, 463601664),
+        (Transform.FOURIER, (432, 48, 3, 3), ((64, 432, 21, 21), (64, 432, 21, 21)), 380829824),
+        (Transform.FOURIER, (432, 48, 3, 3), ((256, 432, 28, 28), (256, 432, 14, 14)), 1321205888),
+        (Transform.WINOGRAD, (1024, 32, 3, 3), ((128, 1024, 54, 54), (128, 1024, 54, 54)), 1850867712),
+        (Transform.WINOGRAD, (1024, 32, 3, 3), ((128, 1024, 28, 28), (128, 1024, 28, 28)), 463601664),
     ],
 )
 def test_transforms_of_many_groups_take_what_cudnn_answers(
-    transform: Transform, samples: int, sides: tuple[int, int], channels: int, of_group: int, told: int
+    transform: Transform, weight_shape: tuple[int, ...], images: tuple[tuple[int, ...], tuple[int, ...]], told: int
 ) -> None:
     """cuDNN 9.20, forward, 3 x 3 windows: on capability 12.0 the Fourier transforms, on 10.0 Winograd's."""
-    shapes = ((samples, channels, side, side) for side in sides)
-    convolution = call((channels, of_group, 3, 3), input_shape=next(shapes), output_shape=next(shapes))
+    convolution = call(weight_shape, input_shape=images[0], output_shape=images[1])
     found = WorkspaceForm(transform=transform, by_eight_groups=True).bytes_of(convolution)
     assert 0 <= told - found <= 128
 
