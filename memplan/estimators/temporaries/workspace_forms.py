@@ -2,7 +2,7 @@
 
 An engine copies operands into a layout that its kernels read, keeps sums in parts, or transforms tiles of images.
 Convolutions in more than eight groups are often made of eight groups at a time, which then use the same workspace. Of
-cuDNN 9.20's first proposals for 2.5 million convolutions, 96 to 99 in 100 take what one of the forms here comes to,
+cuDNN 9.20's first proposals for 2.5 million convolutions, 94 to 99 in 100 take what one of the forms here comes to,
 within 1 MiB or 2 %.
 """
 
