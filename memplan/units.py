@@ -37,6 +37,11 @@ def power_of_two_up_to(number: int) -> int:
     return 1 << max(number.bit_length() - 1, 0)
 
 
+def power_of_two_from(number: int) -> int:
+    """Return the smallest power of two that is no smaller."""
+    return 1 << max(number - 1, 0).bit_length()
+
+
 def format_bytes(count_bytes: int) -> str:
     """Write a byte count in the largest binary unit that keeps it at one or above, e.g. ``23.69 GiB``."""
     sign, magnitude = ("-" if count_bytes < 0 else ""), abs(count_bytes)

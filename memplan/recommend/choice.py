@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from memplan.recommend.band import Place
 from memplan.recommend.speeds import apart_from_rate, fastest_run, unsteadiness
-from memplan.results import OutcomeKind
 from memplan.units import format_bytes
 
 if TYPE_CHECKING:
@@ -23,11 +22,6 @@ if TYPE_CHECKING:
     from memplan.results import Trial
 
 EQUAL_THROUGHPUT = 0.03
-# That may have to do with a size, but not with its memory.
-_OTHER_FAILURES = (
-    *(OutcomeKind.USER_ERROR, OutcomeKind.CRASH, OutcomeKind.KERNEL_FAILURE, OutcomeKind.NON_FINITE_LOSS),
-    *(OutcomeKind.NEVER_STEPPED, OutcomeKind.TIMEOUT),
-)
 
 
 def choose(trials: Sequence[Trial], band: Band, *, current: Recipe) -> Trial | None:
@@ -120,7 +114,7 @@ def _reasons_to_stop(chosen: Trial, competing: Sequence[Trial]) -> list[str]:
         for each in competing
         if each.recipe.precision is chosen.recipe.precision
         and each.recipe.micro_batch_size > chosen.recipe.micro_batch_size
-        and each.outcome.kind in _OTHER_FAILURES
+        and each.failed_otherwise
     ]
 
 

@@ -161,6 +161,12 @@ class Trial:
         """Whether the trial completed within its budget with a finite loss."""
         return self.outcome.kind is OutcomeKind.FITS
 
+    @property
+    def failed_otherwise(self) -> bool:
+        """Whether it failed for another reason than memory or too few samples: no other size can be told from it."""
+        about_size = self.outcome.kind.is_too_large or self.outcome.available_samples is not None
+        return not self.fits and not about_size
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeResult(ShownAsPrinted):

@@ -7,7 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memplan.errors import UnitError
-from memplan.units import GIB, KIB, MIB, ceil_div, format_bytes, parse_bytes, power_of_two_up_to, round_up
+from memplan.units import (
+    GIB,
+    KIB,
+    MIB,
+    ceil_div,
+    format_bytes,
+    parse_bytes,
+    power_of_two_from,
+    power_of_two_up_to,
+    round_up,
+)
 
 
 @pytest.mark.parametrize(
@@ -54,3 +64,8 @@ def test_counts_are_rounded_up_to_multiples(count: int, steps: int) -> None:
 @pytest.mark.parametrize(("number", "power"), [(0, 1), (1, 1), (3, 2), (4, 4), (1023, 512)])
 def test_numbers_are_rounded_down_to_powers_of_two(number: int, power: int) -> None:
     assert power_of_two_up_to(number) == power
+
+
+@pytest.mark.parametrize(("number", "power"), [(0, 1), (1, 1), (3, 4), (4, 4), (1023, 1024)])
+def test_numbers_are_rounded_up_to_powers_of_two(number: int, power: int) -> None:
+    assert power_of_two_from(number) == power

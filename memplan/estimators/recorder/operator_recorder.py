@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 # Nested tensors run these below autograd, where the dispatcher does not take them apart.
 _COMPOSED = (torch.ops.aten.linear.default, torch.ops.aten.matmul.default)
 _NESTED = "operators on nested tensors"
-_PRODUCTS = ("aten.mm", "aten.addmm", "aten._sparse_addmm")
+_PRODUCTS = CUBLAS_OPERATORS | {"aten._sparse_addmm"}
 _DEVICE_QUERY = torch.ops.prim.device.default
 _COPY_OUT = "fsdp.split_with_sizes_copy"  # writes the parameters that FSDP has gathered
 

@@ -15,7 +15,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from memplan.estimators.temporaries.convolutions import Pass
-from memplan.units import ceil_div
+from memplan.units import ceil_div, power_of_two_from
 
 if TYPE_CHECKING:
     from memplan.estimators.temporaries.convolutions import Convolution
@@ -44,7 +44,7 @@ def _numbers_of_tiles(call: Convolution) -> int:
 
 def _numbers_of_whole_images(call: Convolution) -> int:
     filled_up = tuple(
-        _next_power_of_two(side + width - 1) for side, width in zip(call.input_shape[2:], call.window, strict=True)
+        power_of_two_from(side + width - 1) for side, width in zip(call.input_shape[2:], call.window, strict=True)
     )
     channels = call.input_shape[1] + call.output_shape[1]
     return prod(call.input_shape) + 2 * prod(call.output_shape) + 2 * _transformed(filled_up) * call.samples * channels
@@ -54,7 +54,3 @@ def _transformed(sides: tuple[int, ...]) -> int:
     """Return the real and imaginary parts of a real image's transform; half of its columns mirror the others."""
     *rows, columns = sides
     return prod(rows) * (columns // 2 + 1) * 2
-
-
-def _next_power_of_two(number: int) -> int:
-    return 1 << (number - 1).bit_length()

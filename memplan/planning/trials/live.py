@@ -74,7 +74,7 @@ def _reading_of(trial: Trial) -> Reading:
         return Reading(kind=ReadingKind.FITS, peak_bytes=peak_bytes)
     if samples is not None:
         return Reading(kind=ReadingKind.TOO_FEW_SAMPLES, available_samples=samples)
-    kind = ReadingKind.TOO_LARGE if trial.outcome.kind.is_too_large else ReadingKind.STOP
+    kind = ReadingKind.STOP if trial.failed_otherwise else ReadingKind.TOO_LARGE
     return Reading(kind=kind, peak_bytes=peak_bytes)
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
-from memplan.results import ProbeResult
+import pytest
+
+from memplan.results import OutcomeKind, ProbeResult
 from tests.making import trial
 
 
@@ -15,3 +18,21 @@ def test_a_probe_is_printed_by_its_recipe_its_evidence_and_its_end() -> None:
     result._repr_pretty_(SimpleNamespace(text=shown.append), False)
     assert shown == [str(result)]
     assert str(result).split("\n") == ["fp32, 8 x 1 on cpu", "5 steps", "1 trial: 8 lands in the band"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "available_samples", "failed_otherwise"),
+    [
+        (OutcomeKind.FITS, None, False),
+        (OutcomeKind.DEVICE_OUT_OF_MEMORY, None, False),
+        (OutcomeKind.USER_ERROR, 7, False),
+        (OutcomeKind.USER_ERROR, None, True),
+        (OutcomeKind.TIMEOUT, None, True),
+    ],
+)
+def test_a_trial_that_failed_for_neither_memory_nor_samples_failed_otherwise(
+    kind: OutcomeKind, available_samples: int | None, *, failed_otherwise: bool
+) -> None:
+    tried = trial(4, 300 if kind is OutcomeKind.FITS else None, kind=kind)
+    outcome = replace(tried.outcome, available_samples=available_samples)
+    assert replace(tried, outcome=outcome).failed_otherwise is failed_otherwise
