@@ -135,8 +135,8 @@ def _one_line(error: BaseException) -> str:
     return line if len(line) <= _LONGEST_TEXT else f"{line[: _LONGEST_TEXT // 2]} ... {line[-_LONGEST_TEXT // 2 :]}"
 
 
-def hint_on_names(name: str, known: Iterable[str]) -> str:
-    """Return the hint for a name that is not known: those it resembles, else all there are."""
+def hint_on_names(name: str, known: Iterable[str], *, otherwise: str | None = None) -> str:
+    """Return the hint for a name that is not known: those it resembles; else another hint, or all there are."""
     known = tuple(known)
     near = difflib.get_close_matches(name, known, n=3)
-    return f"did you mean {' or '.join(near)}?" if near else f"use one of {', '.join(known)}"
+    return f"did you mean {' or '.join(near)}?" if near else otherwise or f"use one of {', '.join(known)}"

@@ -24,7 +24,7 @@ from memplan.integrations.extras import needs_extra
 from memplan.integrations.framework_step import RUN_AS_IT_IS
 from memplan.integrations.lightning_stand_in import is_standalone
 from memplan.integrations.parcels import Parcel
-from memplan.integrations.tuning import PlanOptions, planned
+from memplan.integrations.tuning import PlanOptions, planned, refuse_unknown_options
 from memplan.recommend.scaling import optimizer_step_factor
 from memplan.watching import PlanWarning, watch
 
@@ -88,10 +88,11 @@ def tune(
         The Trainer's arguments with the plan's values, and the plan.
 
     Raises:
-        UsageError: the module optimizes manually, the strategy offloads the model or shards it by something else than
-            PyTorch's FSDP, or there is no batch size.
+        UsageError: an option is not known, the module optimizes manually, the strategy offloads the model or shards it
+            by something else than PyTorch's FSDP, or there is no batch size.
         MemplanError: as for :func:`memplan.plan`.
     """
+    refuse_unknown_options(tune, options)
     _refuse_what_cannot_be_planned(settings, module)
     data = datamodule if datamodule is not None else train_dataloaders
     sizes = places_of([datamodule, module], (batch_arg_name, f"hparams.{batch_arg_name}"))

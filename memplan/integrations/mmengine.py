@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from memplan.errors import UsageError
 from memplan.integrations.extras import needs_extra
 from memplan.integrations.parcels import Parcel
-from memplan.integrations.tuning import PlanOptions, planned
+from memplan.integrations.tuning import PlanOptions, planned, refuse_unknown_options
 from memplan.planning.stored_runs import stored_plan
 from memplan.run_names import DEFAULT_STORE, LAST_RUN
 from memplan.watching import watch
@@ -58,9 +58,10 @@ def tune(cfg: Any, **options: Unpack[PlanOptions]) -> tuple[Any, Plan]:
         A copy of the config with the plan's values, and the plan.
 
     Raises:
-        UsageError: the config lacks model, training data or optimizer, or shards the model.
+        UsageError: an option is not known, or the config lacks model, training data or optimizer, or shards the model.
         MemplanError: as for :func:`memplan.plan`.
     """
+    refuse_unknown_options(tune, options)
     _refuse_what_cannot_be_planned(cfg)
     registered = _registered()
     step = RunnerStep(Parcel((cfg, registered)), modules=registered.modules)

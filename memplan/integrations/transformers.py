@@ -16,7 +16,7 @@ from memplan.errors import UsageError
 from memplan.integrations.extras import needs_extra
 from memplan.integrations.framework_step import RUN_AS_IT_IS
 from memplan.integrations.parcels import Parcel
-from memplan.integrations.tuning import PlanOptions, planned
+from memplan.integrations.tuning import PlanOptions, planned, refuse_unknown_options
 from memplan.watching import watch
 
 with needs_extra("transformers", "transformers", "accelerate"):
@@ -43,6 +43,7 @@ _ALWAYS = (
 _FSDP_VERSION = 2
 _FSDP2 = "plan with fsdp=True and fsdp_config={'version': 2}, in transformers 5.20 or later"
 _CHECKPOINTING = ("activation_checkpointing", "gradient_checkpointing")  # from transformers 5.23 on, and before
+_TRAINERS_OWN = "what the Trainer alone takes goes into trainer_options=dict({name}=...)"
 _LENGTHS = ("max_steps", "warmup_steps", "save_steps", "eval_steps")
 
 
@@ -92,7 +93,7 @@ def tune(
         raise UsageError("tune takes either model_init= or model=, and exactly one of them")
     if train_dataset is None:
         raise UsageError("train_dataset=None leaves nothing to train with", hint="give what the Trainer will get")
-    _refuse_others(options)
+    refuse_unknown_options(tune, options, elsewhere=_TRAINERS_OWN)
     _refuse_own(trainer_options or {})
     _refuse_batches_made_in_the_step(trainer_class)
     sharding = _sharding(args)
@@ -138,12 +139,6 @@ def _planned_values(args: Any) -> dict[str, Any]:
     found.update({name: values[name] for name in _LENGTHS if values[name] != defaults[name]})
     checkpointing = next(name for name in _CHECKPOINTING if name in values)
     return {**found, checkpointing: bool(values[checkpointing])}
-
-
-def _refuse_others(options: Mapping[str, Any]) -> None:
-    for name in options.keys() - PlanOptions.__annotations__.keys():
-        hint = f"what the Trainer alone takes goes into trainer_options=dict({name}=...)"
-        raise UsageError(f"tune takes no {name!r}", hint=hint)
 
 
 def _refuse_own(trainer_options: Mapping[str, Any]) -> None:

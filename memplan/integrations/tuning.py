@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -10,11 +11,12 @@ from memplan.configs import expressible
 from memplan.configs.objects import config_of_object
 from memplan.devices.cards import DeviceKind
 from memplan.devices.resolving import resolve_device
+from memplan.errors import UsageError, hint_on_names
 from memplan.recipe import Recipe
 from memplan.recommend.number_formats import precisions_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from memplan.configs import UserConfig
@@ -42,6 +44,23 @@ class PlanOptions(TypedDict, total=False):
     fresh: bool
     store: str | Path
     observer: Observer
+
+
+def refuse_unknown_options(tune: Callable[..., Any], options: Mapping[str, Any], *, elsewhere: str = "") -> None:
+    """Refuse what a framework's ``tune`` does not take.
+
+    Args:
+        tune: the function.
+        options: the keyword arguments that it does not name itself.
+        elsewhere: where an argument may go that resembles none of the function's own, with ``{name}`` for its name.
+
+    Raises:
+        UsageError: an option is not known.
+    """
+    own = (*inspect.getfullargspec(tune).kwonlyargs, *PlanOptions.__annotations__)
+    for name in options.keys() - PlanOptions.__annotations__.keys():
+        hint = hint_on_names(name, own, otherwise=elsewhere.format(name=name))
+        raise UsageError(f"tune takes no {name!r}", hint=hint)
 
 
 def planned(
