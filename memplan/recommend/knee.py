@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 # A size between these shares of another counts as half of it.
 _HALF = (0.4, 0.6)
+_ABOUT = 0.05  # and is called so up to here
 _TENFOLD = 9.0  # a gain beyond it shows a disturbed run rather than the size
 # A size is clearly smaller than another up to this share of it.
 _CLEARLY_SMALLER = 0.8
@@ -106,12 +107,18 @@ def knee_reason(chosen: Trial, trials: Sequence[Trial], band: Band) -> str | Non
         return _beside_other("A larger size", below, speed_now, band)
     half = half_of(trials, chosen.recipe)
     if half is not None:
-        is_exact = abs(chosen.recipe.micro_batch_size - 2 * half.recipe.micro_batch_size) <= 1
-        return _beside_other("Half as large" if is_exact else "About half as large", half, speed_now, band)
+        return _beside_other(_name_of_half(chosen.recipe, half.recipe), half, speed_now, band)
     smaller = _between((_HALF[1], _CLEARLY_SMALLER), trials, chosen.recipe)
     if smaller:
         return _beside_other("A smaller size", smaller[-1], speed_now, band)
     return _beside_larger(chosen.recipe, trials, speed_now)
+
+
+def _name_of_half(recipe: Recipe, half: Recipe) -> str:
+    if abs(recipe.micro_batch_size - 2 * half.micro_batch_size) <= 1:
+        return "Half as large"
+    share = half.micro_batch_size / recipe.micro_batch_size
+    return "About half as large" if abs(share - 0.5) <= _ABOUT else "A smaller size"
 
 
 def _fastest_smaller(recipe: Recipe, trials: Sequence[Trial], speed_now: float) -> Trial | None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from statistics import median
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from memplan.recipe import Recipe
+    from memplan.results import Measurement, Trial
 
-# Runs of one recipe that differ by more than this were disturbed, or the clock of the card changed.
+# Runs of one recipe, or steps of one, that differ by more than this were disturbed, or the clock of the card changed.
 _UNSTEADY_SHARE = 0.2
+_BUSY = "something else keeps this machine busy, and the speeds here compare only roughly."
 
 
 class TimedRun(Protocol):
@@ -30,6 +33,9 @@ class TimedRun(Protocol):
         """Its speed; None where nothing was measured."""
 
 
+RunT = TypeVar("RunT", bound=TimedRun)
+
+
 def apart_from_rate(recipe: Recipe) -> Recipe:
     """Return a recipe without its learning rate, which has no part in speed or memory."""
     return replace(recipe, learning_rate=None)
@@ -40,18 +46,36 @@ def fastest_run(recipe: Recipe, runs: Iterable[TimedRun]) -> float | None:
     return max(_speeds(recipe, runs), default=None)
 
 
-def unsteadiness(recipe: Recipe, runs: Sequence[TimedRun]) -> str | None:
-    """Say that runs of one recipe differ in speed by more than a fifth; None where they agree or there is one."""
-    speeds = _speeds(recipe, runs)
-    if len(speeds) < 2 or min(speeds) >= max(speeds) * (1 - _UNSTEADY_SHARE):
+def unsteadiness(recipe: Recipe, trials: Sequence[Trial]) -> str | None:
+    """Say that runs of one recipe, or the steps of its fastest run, differ in speed by more than a fifth; else None."""
+    speeds = _speeds(recipe, trials)
+    if not speeds:
         return None
-    return (
-        f"Runs of this recipe came to {min(speeds):.1f} and {max(speeds):.1f} samples/s: something else keeps this "
-        "machine busy, so the speeds here compare only roughly."
-    )
+    if _is_unsteady(min(speeds), max(speeds)):
+        return f"Runs of this recipe came to {min(speeds):.1f} and {max(speeds):.1f} samples/s: {_BUSY}"
+    fastest = max(_own(recipe, trials), key=lambda each: each.samples_per_s or 0.0)
+    return _unsteadiness_of_steps(fastest.outcome.measurement)
+
+
+def _unsteadiness_of_steps(measured: Measurement | None) -> str | None:
+    """Say so where the step that counts is slower than the fastest; single slow steps count for nothing."""
+    if measured is None:
+        return None
+    usual = measured.samples_per_s
+    best = usual * median(measured.step_times_s) / min(measured.step_times_s)
+    if not _is_unsteady(usual, best):
+        return None
+    return f"Its steps ran {usual:.1f} samples/s, but the fastest {best:.1f}: unless batches differ, {_BUSY}"
+
+
+def _is_unsteady(slow: float, fast: float) -> bool:
+    return slow < fast * (1 - _UNSTEADY_SHARE)
 
 
 def _speeds(recipe: Recipe, runs: Iterable[TimedRun]) -> list[float]:
+    return [run.samples_per_s for run in _own(recipe, runs) if run.samples_per_s is not None]
+
+
+def _own(recipe: Recipe, runs: Iterable[RunT]) -> list[RunT]:
     wanted = apart_from_rate(recipe)
-    own = (run for run in runs if run.fits and apart_from_rate(run.recipe) == wanted)
-    return [run.samples_per_s for run in own if run.samples_per_s is not None]
+    return [run for run in runs if run.fits and apart_from_rate(run.recipe) == wanted]

@@ -102,7 +102,7 @@ def _evaluated(source: SourceFile, language: Language, texts: Mapping[str, str])
         raise ConfigError(
             "this is a program, not a config, and is not run to be read",
             where=str(source.path),
-            hint=f'name its config, or have memplan run it: memplan probe --command "{line}"',
+            hint=f'name its config, or have memplan run it on this machine: memplan probe --command "{line}"',
         )
     read = _read_in_child(source.path, texts)
     return Document(source=source, language=language, values=read.values, inherited=read.files[1:], notes=read.notes)

@@ -26,6 +26,11 @@ def test_a_run_of_about_half_is_called_so() -> None:
     assert reason == "About half as large, micro-batch 11, runs 16.0 samples/s: the larger one gains 25%."
 
 
+def test_a_run_of_clearly_less_than_half_is_not_called_a_half() -> None:
+    reason = knee_reason(CHOSEN, [CHOSEN, trial(10, 400, samples_per_s=16.0)], BAND)
+    assert reason == "A smaller size, micro-batch 10, runs 16.0 samples/s: the larger one gains 25%."
+
+
 def test_a_half_that_is_as_fast_below_the_band_is_named_with_its_option() -> None:
     half = trial(12, 440, samples_per_s=19.8)
     assert knee_reason(CHOSEN, [CHOSEN, half], BAND) == (

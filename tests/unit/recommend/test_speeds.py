@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from memplan.recommend.speeds import fastest_run, unsteadiness
 from memplan.results import OutcomeKind
 from tests.making import trial
@@ -29,3 +31,22 @@ def test_runs_that_differ_by_a_fifth_are_steady_and_by_more_are_not() -> None:
 
 def test_one_run_says_nothing_of_steadiness() -> None:
     assert unsteadiness(ONE.recipe, [ONE, trial(4, 300, samples_per_s=1.0)]) is None
+
+
+@pytest.mark.parametrize(
+    ("step_times_s", "said"),
+    [
+        ((0.8, 0.8, 0.8), None),
+        ((0.8, 0.8, 8.0), None),  # the median is what counts
+        ((0.64, 0.8, 0.8), None),  # a fifth
+        ((0.4, 0.8, 0.8), "Its steps ran 10.0 samples/s, but the fastest 20.0"),
+    ],
+)
+def test_steps_of_the_fastest_run_are_held_against_its_fastest_step(
+    step_times_s: tuple[float, ...], said: str | None
+) -> None:
+    assert ONE.outcome.measurement is not None
+    timed = replace(ONE.outcome.measurement, step_times_s=step_times_s)
+    fastest = replace(ONE, outcome=replace(ONE.outcome, measurement=timed))
+    found = unsteadiness(ONE.recipe, [fastest, OTHER])
+    assert found is None if said is None else said in (found or "")
