@@ -88,7 +88,7 @@ def _legend(estimates: Sequence[Estimate]) -> Iterator[str]:
         off = f"give or take {less}"
     causes = ["the context is not measured"] if is_context_open else []
     if any(each.samples_vary for each in estimates):
-        causes.append("samples vary")
+        causes.append("samples may differ")
     yield f"process: {off}, as {' and '.join(causes)}; what is not counted comes on top"
 
 

@@ -6,7 +6,7 @@
   ``aten/src/ATen/native/cuda/Col2Im.cu``).
 - Reduced losses: the result keeps the storage of the elementwise loss (``build_borrowing_binary_op`` and
   ``resize_({})`` in ``aten/src/ATen/native/Loss.cpp``).
-- Grouped products: the rule accepts bfloat16 only, kernels other types too.
+- Grouped products: the rule accepts bfloat16 only, kernels other types too (``GroupedMMUtils.h``).
 - CTC loss with lengths in tensors: there is no rule, because the kernel reads them (``ctc_loss_cpu_template`` in
   ``aten/src/ATen/native/LossCTC.cpp``).
 - Layer norm and batch norm of half types on CUDA keep their statistics in single precision (``acc_type`` in
@@ -38,6 +38,7 @@ from memplan.estimators.fake_tensors.host_recurrence import LAYER, recurrent_lay
 from memplan.estimators.fake_tensors.known_values import known_integers
 from memplan.training.dense_parts import dense_parts, sparse_of
 from memplan.training.half_precision import HALF_TYPES
+from memplan.units import round_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -48,6 +49,7 @@ _ATEN = torch.ops.aten
 SPARSE_CLONE = _ATEN.clone.default
 _COALESCE = _ATEN._coalesce.default
 _NORMALISE, _NORMALISE_BACKWARD = _ATEN.native_batch_norm.default, _ATEN.native_batch_norm_backward.default
+_ROW_ALIGNMENT = 16  # bytes, of the results of grouped products
 _PADS = ("reflection_pad2d", "reflection_pad3d", "replication_pad2d", "replication_pad3d")
 NO_REDUCTION = 0
 
@@ -186,8 +188,13 @@ def _grouped_product(
     _bias: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
+    """Return the product, whose rows begin at multiples of 16 bytes (``create_grouped_gemm_output_tensor``)."""
     groups = [len(first if offs is None else offs)] if first.dim() == second.dim() else []
-    return first.new_empty((*groups, first.shape[-2], second.shape[-1]), dtype=out_dtype or first.dtype)
+    rows, columns = first.shape[-2], second.shape[-1]
+    dtype = out_dtype or first.dtype
+    apart = round_up(columns, _ROW_ALIGNMENT // dtype.itemsize)
+    shape, strides = (*groups, rows, columns), (rows * apart, apart, 1)
+    return first.new_empty_strided(shape, strides[-len(shape) :], dtype=dtype)
 
 
 def _embedding_bag_backward(gradient: torch.Tensor, indices: torch.Tensor, *others: Any) -> torch.Tensor | None:

@@ -12,6 +12,7 @@ from memplan.estimators.lowering.cuda_reductions import SUMS_FOR_BIAS, cuda_redu
 from memplan.estimators.lowering.cuda_temporaries import CUDA_RULES
 from memplan.estimators.lowering.cudnn_convolution import convolution_rules
 from memplan.estimators.lowering.embedding_temporaries import embedding_rules
+from memplan.estimators.lowering.grouped_products import grouped_product_rules
 from memplan.estimators.lowering.host_temporaries import HOST_RULES
 from memplan.estimators.lowering.layer_norm_temporaries import layer_norm_rules
 from memplan.estimators.lowering.library_workspaces import ProductWorkspace, product_workspaces
@@ -71,6 +72,7 @@ def cuda_kernels(capability: tuple[int, int], multiprocessors: int | None) -> Ke
         **embedding_rules(capability, multiprocessors),
         **batch_norm_rules(capability, multiprocessors),
         **layer_norm_rules(capability, multiprocessors),
+        **grouped_product_rules(capability, multiprocessors),
     }
     tables = (*CUDA_RULES, of_card)
 

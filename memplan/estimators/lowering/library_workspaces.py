@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from memplan.estimators.lowering.grouped_products import GROUPED_PRODUCT, runs_in_one_kernel
 from memplan.estimators.lowering.torch_release import HAS_OUTER_PRODUCTS, TORCH_RELEASE
 from memplan.training.half_precision import HALF_TYPES
 from memplan.units import KIB, MIB
@@ -26,7 +27,7 @@ _PRODUCTS = (
     "mv", "dot", "vdot", "affine_grid_generator", "linear", "matmul", "_trilinear", "_euclidean_dist",
 )  # fmt: skip
 _SCALED_PRODUCTS = ("aten._scaled_mm", "aten._scaled_mm_v2")  # of eight-bit types, on cuBLASLt
-CUBLAS_OPERATORS = frozenset((*(f"aten.{name}" for name in _PRODUCTS), *_SCALED_PRODUCTS))
+CUBLAS_OPERATORS = frozenset((*(f"aten.{name}" for name in _PRODUCTS), *_SCALED_PRODUCTS, GROUPED_PRODUCT))
 _FUSING_BIAS = ("aten.addmm", "aten._addmm_activation")
 _CUBLASLT_KIB = 1024
 _CUBLASLT_TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -52,6 +53,8 @@ def product_workspaces(
 ) -> tuple[ProductWorkspace, ...]:
     """Return what one of :data:`CUBLAS_OPERATORS` takes on a card of a compute capability."""
     if operator == "aten.bmm" and multiplies_elements(*args):
+        return ()
+    if operator == GROUPED_PRODUCT and runs_in_one_kernel(capability, *args[:2]):
         return ()
     is_kept = TORCH_RELEASE < (2, 15) or os.environ.get("TORCH_CUBLAS_WORKSPACE_CACHE") == "1"
     of_cublas = ProductWorkspace("cuBLAS", _cublas_bytes(capability), is_kept)

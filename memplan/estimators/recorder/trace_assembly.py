@@ -27,9 +27,9 @@ REAL_METHOD = "real CPU run at small micro-batches"
 _ADDED_STEPS, _ADDED_STEPS_OF_TWO_SIZES = 1, 2  # each size once before the optimizer state exists, and once after
 _UNEVEN = "the number of allocations depends on the micro-batch: figures are interpolated"
 _VARYING = (
-    "samples differ in what they take: the figures are those of a batch that the workload makes, and other "
-    "micro-batches follow in proportion; a batch function that makes the worst batch, as memplan.worst_batch does, "
-    "makes them hold for every batch"
+    "samples differ, or what they take follows no curve over the micro-batch: the figures are those of a batch that "
+    "the workload makes, and other micro-batches follow in proportion; where samples differ, a batch function that "
+    "makes the worst batch, as memplan.worst_batch does, makes them hold for every batch"
 )
 _ALTERNATING = "typical and worst batches alternate: the allocator keeps memory for blocks of both sizes"
 _ONLY_WORST = "the typical batch makes other allocations than the worst: only the worst is replayed"

@@ -262,8 +262,10 @@ def test_estimates_say_how_much_more_samples_that_vary_may_take() -> None:
     found = estimate(600, Recipe(micro_batch_size=8))
     measured = replace(found, peak_process_range_bytes=(600 * MIB, 650 * MIB), samples_vary=True)
     reckoned = replace(measured, peak_process_range_bytes=(580 * MIB, 650 * MIB))
-    of_both = "up to 20.00 MiB less or 50.00 MiB more, as the context is not measured and samples vary; what is"
-    assert "process: up to 50.00 MiB more, as samples vary; what is" in rendered(estimates_view([measured]), width=200)
+    of_both = "up to 20.00 MiB less or 50.00 MiB more, as the context is not measured and samples may differ; what is"
+    assert "process: up to 50.00 MiB more, as samples may differ; what is" in rendered(
+        estimates_view([measured]), width=200
+    )
     assert f"process: {of_both}" in " ".join(rendered(estimates_view([reckoned]), width=200).split())
 
 

@@ -54,6 +54,23 @@ def test_grouped_products_of_any_type_have_a_shape() -> None:
     assert [tuple(each.shape) for each in made] == [(2, 32, 32), (8, 32), (2, 16, 32)]
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_grouped_products_lie_as_those_that_are_computed(dtype: torch.dtype) -> None:
+    offsets = torch.tensor([3, 8], dtype=torch.int32)
+    tokens, slopes, weights = (torch.zeros(size, dtype=dtype) for size in ((8, 16), (8, 48), (2, 16, 48)))
+    for left, right, ends in (
+        (weights.mT, weights[..., :30], None),
+        (tokens, weights[..., :30], offsets),
+        (tokens.t(), slopes[:, :30], offsets),
+    ):
+        fakes = TraceFakeMode()
+        given = [None if each is None else fakes.from_tensor(each) for each in (left, right, ends)]
+        with fakes:
+            made = corrected_result(torch.ops.aten._grouped_mm.default, given, on_host=True)
+        computed = torch.ops.aten._grouped_mm(left, right, ends)
+        assert (made.shape, made.stride(), made.dtype) == (computed.shape, computed.stride(), dtype)
+
+
 @pytest.mark.parametrize(("dtype", "is_corrected"), [(torch.bfloat16, True), (torch.float32, False)])
 def test_statistics_of_half_types_are_single_precision_on_a_card(dtype: torch.dtype, *, is_corrected: bool) -> None:
     with TraceFakeMode():
