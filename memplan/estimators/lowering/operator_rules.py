@@ -43,8 +43,9 @@ _PLAIN = frozenset(
         "grid_sampler_2d", "grid_sampler_2d_backward", "grid_sampler_3d", "grid_sampler_3d_backward", "_cdist_forward",
         "bucketize", "searchsorted", "_thnn_fused_lstm_cell", "_thnn_fused_lstm_cell_backward_impl",
         "_thnn_fused_gru_cell", "_thnn_fused_gru_cell_backward", "complex", "view_as_real_copy", "_conj_physical",
-        "squeeze_copy", "isin", "mv", "addr", "outer", "_scaled_dot_product_flash_attention", "_assert_async",
-        "_assert_scalar", "value_selecting_reduction_backward", "zeros_and_scatter", "nonzero", "device", "_chunk_cat",
+        "squeeze_copy", "isin", "mv", "addr", "outer", "_scaled_dot_product_flash_attention",
+        "_scaled_dot_product_cudnn_attention", "_assert_async", "_assert_scalar", "value_selecting_reduction_backward",
+        "zeros_and_scatter", "nonzero", "device", "_chunk_cat",
         "_efficientzerotensor", "_embedding_bag", "_embedding_bag_per_sample_weights_backward", "_linalg_check_errors",
         "_segment_reduce_backward", "addmv", "bincount", "block_diag", "cauchy_", "channel_shuffle", "diag_embed",
         "dot", "fractional_max_pool2d", "fractional_max_pool3d", "fractional_max_pool3d_backward", "geometric_",
@@ -59,9 +60,6 @@ _PLAIN = frozenset(
 )  # fmt: skip
 
 _CHOSEN_ON_THE_CARD = {
-    "workspaces of cuDNN's attention": (
-        "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_cudnn_attention_backward",
-    ),
     "work areas of Fourier transforms, which cuFFT chooses on the card": ("_fft_r2c", "_fft_c2r", "_fft_c2c"),
     "work areas of factorizations, which cuSOLVER and MAGMA choose on the card": (
         "_linalg_det", "_linalg_eigh", "_linalg_slogdet", "_linalg_solve_ex", "_linalg_svd", "cholesky",

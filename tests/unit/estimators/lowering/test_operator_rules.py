@@ -20,7 +20,8 @@ aten = torch.ops.aten
         aten.floor_divide_.Tensor, aten.addmm_.default, aten.nonzero.default, aten.topk.default, aten.renorm_.default,
         aten.median.default, aten._unique2.default, aten._cdist_backward.default, aten.linalg_cross.default,
         aten.randperm.default, aten._sample_dirichlet.default, aten.affine_grid_generator.default, aten.poisson.default,
-        aten.hann_window.default,
+        aten.hann_window.default, aten._grouped_mm.default, aten._scaled_dot_product_cudnn_attention.default,
+        aten._scaled_dot_product_cudnn_attention_backward.default,
     ],
     ids=str,
 )  # fmt: skip
@@ -34,7 +35,6 @@ def test_kernels_that_need_nothing_or_are_counted_are_known(operator: torch._ops
         aten.linalg_qr.default,
         aten._fft_r2c.default,
         aten._linalg_eigh.default,
-        aten._scaled_dot_product_cudnn_attention_backward.default,
     ],
     ids=str,
 )  # fmt: skip
