@@ -187,12 +187,13 @@ def _run_trial(
     request: TrialRequest, readings: DeviceReadings, reply: Callable[[object], None]
 ) -> tuple[TrainingState, Measurement]:
     device = readings.start()
-    reply(TrialProgress(phase=TrialPhase.BUILDING))
+    reply(TrialProgress(phase=TrialPhase.IMPORTING))
     with blamed_on_user():
         workload = load_workload(request.source)
         notes = notes_on_samples(workload.batch)
     if notes:
         reply(TrialNotes(notes=notes))
+    reply(TrialProgress(phase=TrialPhase.BUILDING))
     readings.before_building()
     state = build_training(
         workload, request.recipe, device, request.seed, configured_learning_rate=request.configured_learning_rate

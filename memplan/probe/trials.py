@@ -103,6 +103,7 @@ class TrialPhase(StrEnum):
     """What the child is doing."""
 
     STARTING = "starting"
+    IMPORTING = "importing the workload"
     BUILDING = "building"
     COMPILING = "compiling"
     WARMING_UP = "warming up"
