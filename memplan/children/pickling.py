@@ -5,13 +5,16 @@ from __future__ import annotations
 import io
 import pkgutil
 import sys
-from types import ModuleType
-from typing import Any
+from types import CodeType, ModuleType
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
 from memplan.children.compiled_modules import reduced_compiled_module
 from memplan.children.triton_kernels import reduced_triton_kernel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class CallablePickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
@@ -20,7 +23,8 @@ class CallablePickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle
     By name go modules of other classes, such as ``torch.backends.cudnn``, PyTorch's operators, and classes that go by
     another name than they were defined with, such as ``torch.nn.attention.SDPBackend``. Views of one storage, such as
     the samples of a data set in memory, would each take all of it along: ``Tensor.__reduce_ex__`` makes a
-    ``TypedStorage`` of its own every time. Compiled modules are compiled again, and kernels in Triton made again.
+    ``TypedStorage`` of its own every time. Compiled modules are compiled again, and kernels in Triton made again. Code
+    keeps the name of its file, which cloudpickle takes off from 3.1.3 on: by it a user's own code is told from others'.
     """
 
     def __init__(self, stream: io.BytesIO) -> None:
@@ -32,6 +36,8 @@ class CallablePickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle
         if (type(obj).__module__, type(obj).__name__) == ("torch.storage", "TypedStorage"):
             first = self._storages.setdefault((obj._cdata, obj.dtype), obj)  # noqa: SLF001 - as torch.save knows it
             return super().reducer_override(obj) if first is obj else (_itself, (first,))
+        if isinstance(obj, CodeType):
+            return _in_its_file, (obj.co_filename, *self.dispatch_table[CodeType](obj))
         reduced = reduced_compiled_module(obj) or reduced_triton_kernel(obj)
         if reduced is not None:
             return reduced
@@ -49,6 +55,10 @@ def _found_as(obj: object) -> str | None:
         is_there = getattr(sys.modules.get(obj.__module__), obj.__name__, None) is obj
         return f"{obj.__module__}:{obj.__name__}" if is_there else None
     return None
+
+
+def _in_its_file(file_name: str, make: Callable[..., CodeType], parts: tuple[Any, ...]) -> CodeType:
+    return make(*parts).replace(co_filename=file_name)
 
 
 def _itself(value: Any) -> Any:

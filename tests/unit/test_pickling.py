@@ -35,6 +35,15 @@ def test_a_member_of_an_enumeration_of_pytorch_arrives() -> None:
     assert pickle.loads(pickled([SDPBackend.MATH])) == [SDPBackend.MATH]
 
 
+def test_code_arrives_with_the_name_of_its_file() -> None:
+    def outer() -> Any:
+        return lambda: None
+
+    arrived = pickle.loads(pickled(outer))
+    assert arrived.__code__ is not outer.__code__  # it was made again
+    assert arrived.__code__.co_filename == arrived().__code__.co_filename == __file__
+
+
 def test_a_storage_that_many_tensors_view_is_sent_once() -> None:
     whole = torch.arange(1 << 18, dtype=torch.float32)  # 1 MiB
     samples = [whole[start : start + 1024] for start in range(0, 1 << 18, 1024)]
