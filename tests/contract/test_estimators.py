@@ -843,7 +843,7 @@ def test_a_model_without_memory_is_sharded_as_one_with_it(device: DeviceSpec) ->
         for layer in model:
             fully_shard(layer)
         fully_shard(model)
-        model.to_empty(device=torch.accelerator.current_accelerator() or "cpu")
+        model.to_empty(device=torch.accelerator.current_accelerator(check_available=True) or "cpu")
         for layer in model:
             layer.reset_parameters()
 

@@ -664,7 +664,8 @@ def test_convolutions_whose_workspaces_grow_unevenly_need_no_more_than_two_sizes
     (timeline,) = found.timelines
     sizes = [timeline.block_bytes(size)[timeline.workspaces.blocks] for size in (8, 32)]
     assert (sizes[1] != 4 * sizes[0]).any()
-    assert (found.traced_batch_sizes, found.notes) == ((2, 3), ())
+    assert found.traced_batch_sizes == (2, 3)
+    assert not any("samples" in each for each in found.notes)
 
 
 LENGTHS = (512, 256, 1024, 64, 128, 256, 64, 512)
