@@ -72,7 +72,7 @@ def recommend_by_estimate(question: Question, traces: Traces, session: TrialSess
     obstacles = _obstacles(question, traces)
     cap = micro_batch_cap(question, traces)
     found = {each: None if why else _largest(each, question, traces, cap.size) for each, why in obstacles.items()}
-    best = next((each for each in found.values() if each is not None), None)
+    best = found.get(subject.current.precision) or next((each for each in found.values() if each is not None), None)
     if best is None:
         raise _failure(obstacles, question, traces)
     check = check_on_cpu(subject, session)

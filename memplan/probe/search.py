@@ -30,8 +30,10 @@ _SURELY_ABOVE_SHARE = 1.1
 _AGREEMENT_SHARE = 0.1
 _PREDICTED_TRIALS = 2
 # A size that lands in the band is left for one predicted to land there too only if that is larger than this: where the
-# weights take most of the card, the band holds several sizes and the largest is much the fastest.
+# weights take most of the card, the band holds several sizes and the largest is much the fastest. After two trials only
+# a far larger one is worth another two.
 _WORTH_A_TRIAL = 1.25
+_WORTH_MORE_TRIALS = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,11 +189,14 @@ class _Search:
         return self._sizes[min(max(place, low + 1), high - 1)]
 
     def _is_enough(self, best: int) -> bool:
-        """Whether a size is in the band and cannot be much enlarged there, as far as two trials tell."""
+        """Whether a size is in the band and cannot be much enlarged there, as far as a few trials tell."""
         if self._peak(best) < self._target.lower_bytes:
             return False
+        if len(self._tried) >= 2 * _PREDICTED_TRIALS:
+            return True
         place = self._predicted_place()
-        return len(self._tried) >= _PREDICTED_TRIALS or place < 0 or not _is_worth_a_trial(self._sizes[place], best)
+        worth = _WORTH_A_TRIAL if len(self._tried) < _PREDICTED_TRIALS else _WORTH_MORE_TRIALS
+        return place < 0 or self._sizes[place] <= best * worth
 
     def result(self) -> SearchResult:
         best = self._best()

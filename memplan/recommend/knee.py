@@ -157,7 +157,9 @@ def _beside_other(name: str, other: Trial, speed_now: float, band: Band) -> str 
     said = f"{name} is {standing}: {size} runs {speed} with"
     if band.place(measured.peak_device_bytes) is not Place.BELOW:
         return f"{said} {share:.0%} of the device."
-    percent = 100 * measured.peak_device_bytes // band.total_bytes  # rounded down, so that it is not the band's edge
+    percent = round(100 * share)
+    if percent >= 100 * band.min_utilisation:
+        percent = int(100 * share)  # rounded down, so that it is not the band's edge
     return f"{said} {percent}% of the device, below the band; --min-util {_rounded_down(share):g} recommends it."
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from memplan.devices.cards import DeviceKind
 from memplan.probe.commands.events import (
     ErrorRaised,
+    HookFailed,
     OptimizerBuilt,
     OptimizersImported,
     ProcessStarted,
@@ -127,6 +128,8 @@ def _why_no_steps(events: Sequence[Event]) -> str:
             "made no torch optimizer, whose steps a trial counts; updates by hand or by a framework's own optimizer "
             "are not seen: describe the step by a workload instead"
         )
+    if any(isinstance(event, HookFailed) for event in events):
+        return "took no optimizer step that could be seen"
     return "took no optimizer step"
 
 

@@ -141,8 +141,8 @@ class Observer:
         @functools.wraps(backward)
         def counted(*arguments: Any, **options: Any) -> Any:
             if not self._depth:  # reentrant checkpointing goes backward within a backward pass
-                self._passes += 1
-                self.guarded(self.on_backward)(arguments[0] if arguments else options["tensors"])
+                given = arguments[0] if arguments else options["tensors"]
+                self.guarded(self.on_backward)(list(given) if isinstance(given, (list, tuple)) else [given])
             self._depth += 1
             try:
                 return backward(*arguments, **options)
@@ -152,11 +152,17 @@ class Observer:
         counted._counted_by_memplan = True  # type: ignore[attr-defined]  # noqa: SLF001 - a mark of its own
         return counted
 
-    def on_backward(self, given: Any) -> None:
-        """Keep whether the losses are finite, as one byte each: a loss itself may be a view of something large."""
+    def on_backward(self, given: list[Any]) -> None:
+        """Count a pass, and keep whether its losses are finite, as one byte each: a loss may be a view of much more.
+
+        A pass on the meta device, by which operations are counted before training, is none.
+        """
         import torch  # noqa: PLC0415 - as above
 
-        losses = [each for each in (given if isinstance(given, (list, tuple)) else [given]) if each.numel() == 1]
+        if any(each.is_meta for each in given):
+            return
+        self._passes += 1
+        losses = [each for each in given if each.numel() == 1]
         self._card_cap.apply_to_cards_of(losses)  # of a model that was moved after its optimizer was made
         with torch.no_grad():
             self._finite_losses += [torch.isfinite(each) for each in losses]
@@ -181,7 +187,9 @@ class Observer:
         count = self._counts.get(optimizer, 0) + 1
         self._counts[optimizer] = count
         if count > self._step:
-            self._step_ended(count)
+            self.guarded(self._step_ended)(count)
+            if count >= self._steps:
+                self._end_process()
 
     def _step_ended(self, count: int) -> None:
         card = figures.card_figures(figures.parameters_of(list(self._counts)))
@@ -192,7 +200,7 @@ class Observer:
             step=count,
             duration_s=None if self._last is None else now - self._last,
             passes=self._passes,
-            is_loss_finite=all(map(bool, self._finite_losses)) if self._finite_losses else None,
+            is_loss_finite=self._are_losses_finite(),
             skipped=self._skipped,
             optimizers=len(self._counts),
             resident_peak_bytes=figures.status_bytes("VmHWM"),
@@ -202,12 +210,16 @@ class Observer:
         if count == 1 and card is not None:
             figures.leave_search_out(card["index"])
         self._passes = self._skipped = 0
-        self._finite_losses.clear()
         if count in (_STATE_IS_RESIDENT, self._steps):
             self._tell_what_is_held()
-        if count >= self._steps:
-            self._end_process()
         self._last = time.perf_counter()
+
+    def _are_losses_finite(self) -> bool | None:
+        """Whether all losses of a step are; None where there are none, or they cannot be read."""
+        kept, self._finite_losses = self._finite_losses, []
+        found: list[bool] = []
+        self.guarded(lambda: found.append(all(map(bool, kept))))()
+        return found[0] if kept and found else None
 
     def _tell_what_is_held(self) -> None:
         optimizers = list(self._counts)

@@ -113,9 +113,12 @@ def _passes_made(events: Sequence[Event], asked: int | None) -> int:
 
 
 def passes_per_step(events: Sequence[Event]) -> int:
-    """Backward passes of a usual step; 1 where several optimizers make it unclear what belongs to which."""
+    """Backward passes of a usual step, of the first where there is no other.
+
+    It is 1 where several optimizers make it unclear what belongs to which.
+    """
     steps = [event for event in events if isinstance(event, StepEnded)]
-    passes = [step.passes for step in steps[1:] if not step.skipped]
+    passes = [step.passes for step in steps[1:] or steps if not step.skipped]
     if not passes or steps[-1].optimizers > 1:
         return 1
     return max(round(median(passes)), 1)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from memplan.devices.cards import find_card
 from memplan.planning.absent import recommend_by_estimate
 from memplan.recipe import Precision, Recipe
 from memplan.units import MIB
@@ -105,3 +106,19 @@ def test_without_a_limit_a_batch_of_many_thousands_is_not_made_smaller() -> None
     found = recommended(0.001, now=10_000, rate=None)
     assert found.recipe.micro_batch_size == 80_000
     assert "Larger micro-batches than 80000 are not looked at." in found.reasons
+
+
+def test_the_users_own_precision_is_kept_whatever_it_is_compared_with() -> None:
+    now = Recipe(micro_batch_size=4, precision=Precision.BF16)
+    compared = (Precision.FP32, Precision.BF16, Precision.FP16)
+    asked = question(subject(now), device=find_card("t4"), precisions=compared)
+    found = recommend_by_estimate(asked, Prediction(7), Session())
+    assert found.recipe.precision is Precision.BF16
+    assert [each.precision for each in found.verdicts] == list(compared)
+
+
+def test_without_the_users_own_the_first_precision_that_is_asked_for_is_taken() -> None:
+    now = Recipe(micro_batch_size=4, precision=Precision.BF16)
+    asked = question(subject(now), device=find_card("t4"), precisions=(Precision.FP16,))
+    found = recommend_by_estimate(asked, Prediction(7), Session())
+    assert found.recipe.precision is Precision.FP16

@@ -102,6 +102,13 @@ def test_a_trial_that_lands_low_in_the_band_is_followed_by_one_of_a_much_larger_
     assert (found.best, found.tried) == (5, (2, 5))
 
 
+def test_two_trials_are_not_the_end_where_a_far_larger_size_is_predicted_in_the_band() -> None:
+    known = {64: Reading(kind=ReadingKind.TOO_LARGE)}
+    actual = line(650_000, 15_000)  # nine samples take 785 000
+    found = search(Device(actual, reads_above_budget=True), line(300_000, 3_000), known=known)
+    assert (found.best, found.tried) == (8, (1, 21, 8))
+
+
 @pytest.mark.parametrize(
     ("actual", "best", "tried"),
     [

@@ -12,6 +12,7 @@ from memplan.results import OutcomeKind
 
 STARTED = '{"event": "started", "pid": 7}'
 IMPORTED = '{"event": "imported", "pid": 7}'
+FAILED = '{"event": "failed", "pid": 7, "text": "RuntimeError: of a figure"}'
 BUILT = '{"event": "built", "pid": 7, "resident_bytes": 300, "parameters_bytes": 10}'
 OOM = "CUDA out of memory. Tried to allocate 2.00 GiB."
 TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\n'
@@ -106,6 +107,7 @@ def test_a_segmentation_fault_is_a_crash_of_whatever_size(code: int) -> None:
         ((STARTED,), "none of its Python processes imported torch.optim"),
         ((STARTED, IMPORTED), "made no torch optimizer, whose steps a trial counts; updates by hand "),
         ((STARTED, IMPORTED, BUILT), "took no optimizer step"),
+        ((STARTED, IMPORTED, BUILT, FAILED), "took no optimizer step that could be seen"),
     ],
 )
 def test_a_command_that_never_steps_says_how_far_it_came(lines: tuple[str, ...], said: str) -> None:

@@ -72,6 +72,26 @@ def test_accumulation_is_told_in_backward_passes_and_not_in_steps(hooked) -> Non
     assert [(event["step"], event["passes"]) for event in told(events, "step")] == [(1, 2), (2, 2), (3, 2)]
 
 
+def test_a_pass_on_the_meta_device_is_none_of_training(hooked) -> None:
+    _, events = hooked(
+        LOOP + "torch.nn.Linear(4, 1, device='meta')(torch.ones(2, 4, device='meta')).sum().backward()\n"
+        "for _ in range(99):\n    backward()\n    optimizer.step()\n"
+    )
+    assert [(event["passes"], event["is_loss_finite"]) for event in told(events, "step")] == [(1, True)] * 3
+    assert not told(events, "failed")
+
+
+def test_steps_whose_losses_cannot_be_read_are_steps_all_the_same(hooked) -> None:
+    script = "torch.isfinite = lambda loss: 'NaN' if loss is None else [][0]\n"  # raises as it is asked
+    _, events = hooked(LOOP + script + "for _ in range(99):\n    backward()\n    optimizer.step()\n")
+    assert [(event["step"], event["is_loss_finite"]) for event in told(events, "step")] == [
+        (1, None),
+        (2, None),
+        (3, None),
+    ]
+    assert "IndexError" in told(events, "failed")[0]["text"]
+
+
 def test_two_optimizers_that_step_in_turn_count_once_an_iteration(hooked) -> None:
     _, events = hooked(
         LOOP + "other = torch.optim.Adam(net.parameters())\n"

@@ -100,7 +100,8 @@ def test_a_model_that_was_moved_after_its_optimizer_was_made_is_capped_by_its_fi
 ) -> None:
     cuda = FakeCuda([FakeMemory(), FakeMemory()]).install(monkeypatch)
     with FakeTensorMode():
-        Observer(events_path="/nowhere", steps=3, card_limit_bytes=4 * GIB).on_backward(torch.ones((), device="cuda:1"))
+        loss = torch.ones((), device="cuda:1")
+        Observer(events_path="/nowhere", steps=3, card_limit_bytes=4 * GIB).on_backward([loss])
     assert [card.share for card in cuda.cards] == [None, 0.5]
 
 

@@ -110,6 +110,11 @@ def test_a_skipped_step_does_not_look_like_accumulation() -> None:
     assert passes_per_step([step(1), step(2, passes=2, skipped=1), step(3), step(4)]) == 1
 
 
+def test_the_first_step_tells_of_accumulation_where_there_is_no_other() -> None:
+    assert passes_per_step([step(1, passes=16)]) == 16
+    assert passes_per_step([step(1, passes=16), step(2, passes=4)]) == 4  # a first step may hold a warm-up
+
+
 def test_replicas_add_their_samples_and_their_memory_but_share_their_libraries() -> None:
     steps = [step(each, pid=pid) for each in range(1, 5) for pid in (7, 8)]
     found = measured(built(7), built(8), held(7), held(8), *steps)
