@@ -7,6 +7,7 @@ from bisect import bisect
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from memplan.crossings import last_within
 from memplan.devices.card_context import context_range_bytes
 from memplan.devices.cards import DeviceKind
 from memplan.errors import UsageError
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from memplan.estimators.step_trace import StepTrace, Timeline
     from memplan.results import DrawnSteps
 
-_INTERPOLATIONS = 8
 _SMALLER_SIZES = 16
 
 
@@ -127,22 +127,9 @@ def largest_micro_batch(peak_at: Callable[[int], int], *, limit_bytes: int, cap:
         limit_bytes: what the process may take.
         cap: the largest size that may be returned, at least 1.
     """
-    fits, fails = 1, cap
-    excess_at_fit, excess_at_fail = peak_at(fits) - limit_bytes, peak_at(fails) - limit_bytes
-    if excess_at_fit > 0:
+    if peak_at(1) > limit_bytes:
         return None
-    if excess_at_fail <= 0:
-        return _below_misfits(cap, peak_at, limit_bytes)
-    tries = 0
-    while fails - fits > 1:
-        share = -excess_at_fit / (excess_at_fail - excess_at_fit) if tries < _INTERPOLATIONS else 0.5
-        size = min(max(fits + int(share * (fails - fits)), fits + 1), fails - 1)
-        excess = peak_at(size) - limit_bytes
-        if excess > 0:
-            fails, excess_at_fail = size, excess
-        else:
-            fits, excess_at_fit = size, excess
-        tries += 1
+    fits = cap if peak_at(cap) <= limit_bytes else last_within(lambda size: peak_at(size) - limit_bytes, 1, cap)
     return _below_misfits(fits, peak_at, limit_bytes)
 
 

@@ -7,12 +7,14 @@ again. Only when that fails too, or a reading contradicts the others, does it bi
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+import math
+from bisect import bisect_right
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from memplan.crossings import last_within
 from memplan.errors import UsageError
 from memplan.units import format_bytes
 
@@ -246,7 +248,7 @@ class _Search:
         peak_at = self._corrected()
         aim_bytes = self._target.aim_bytes(peak_at(self._sizes[0]))
         end = self._first_doubling_above(aim_bytes, peak_at)
-        place = bisect_right(self._sizes, aim_bytes, hi=end, key=peak_at) - 1
+        place = self._count_within(aim_bytes, end, peak_at) - 1
         if place + 1 == len(self._sizes) or peak_at(self._sizes[place + 1]) > self._target.upper_bytes:
             return place
         falls_short = place < 0 or peak_at(self._sizes[place]) < self._target.lower_bytes
@@ -255,7 +257,7 @@ class _Search:
     def _smallest_inside(self) -> int | None:
         peak_at, lower_bytes = self._corrected(), float(self._target.lower_bytes)
         end = self._first_doubling_above(lower_bytes, peak_at)
-        place = bisect_left(self._sizes, lower_bytes, hi=end, key=peak_at)
+        place = self._count_within(math.nextafter(lower_bytes, 0.0), end, peak_at)
         is_inside = place < len(self._sizes) and peak_at(self._sizes[place]) <= self._target.upper_bytes
         return self._sizes[place] if is_inside else None
 
@@ -268,6 +270,16 @@ class _Search:
         while end < len(self._sizes) and peak_at(self._sizes[end - 1]) <= edge_bytes:
             end *= 2
         return min(end, len(self._sizes))
+
+    def _count_within(self, edge_bytes: float, end: int, peak_at: PeakCurve) -> int:
+        """Return how many of the first sizes up to a place are predicted at an edge or below."""
+
+        def excess_at(place: int) -> float:
+            return peak_at(self._sizes[place]) - edge_bytes
+
+        if excess_at(0) > 0:
+            return 0
+        return end if excess_at(end - 1) <= 0 else last_within(excess_at, 0, end - 1) + 1
 
     def _points(self) -> list[tuple[int, int]]:
         return sorted((size, peak) for size, each in self._readings.items() if (peak := each.peak_bytes) is not None)

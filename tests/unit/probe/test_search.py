@@ -65,6 +65,18 @@ def test_no_size_beyond_twice_what_fits_is_predicted() -> None:
     assert max(asked) == 2 * 67
 
 
+@pytest.mark.parametrize(("slope", "asked_at_most"), [(1_000, 13), (10_000, 13)], ids=["to the cap", "to the edge"])
+def test_few_sizes_are_predicted_as_each_may_take_a_trace(slope: int, asked_at_most: int) -> None:
+    asked: set[int] = set()
+
+    def predicted(size: int) -> float:
+        asked.add(size)
+        return 100_000.0 + slope * size
+
+    search(Device(line(100_000, slope)), predicted, cap=512)
+    assert len(asked) <= asked_at_most  # doublings up to 512 are ten
+
+
 def test_a_low_prediction_is_corrected_by_the_first_trial() -> None:
     found = search(Device(line(100_000, 12_000)), line(100_000, 10_000))
     assert len(found.tried) == 2
