@@ -102,9 +102,10 @@ def _is_as_long(fewer: Measurement, more: Measurement) -> bool:
 
 def _note_on_what_follows(trials: Sequence[Trial], steps: int) -> str:
     """Say that only optimizer steps were measured, and where the script ended by itself before it took them all."""
-    taken = min((found.steps_taken or steps for each in trials if (found := each.outcome.measurement)), default=steps)
-    if taken < steps:
-        ended = f"the script ended by itself after {taken} optimizer steps, of {steps} asked for"
+    read = [(found.steps_taken or steps, each) for each in trials if (found := each.outcome.measurement)]
+    taken, earliest = min(read, key=lambda each: each[0], default=(steps, None))
+    if earliest is not None and taken < steps:
+        ended = f"at {earliest.recipe} the script ended by itself after {taken} optimizer steps, of {steps} asked for"
         return f"{ended}: what it does after them, such as evaluation, was not measured"
     return f"what comes after {steps} optimizer steps, such as evaluation, was not measured"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from memplan.recommend.band import Place
+from memplan.recommend.band import REPEATABILITY, Place
 from memplan.recommend.speeds import apart_from_rate, fastest_run, unsteadiness
 from memplan.units import format_bytes
 
@@ -100,7 +100,8 @@ def _memory_reasons(chosen: _Run, candidates: list[_Run], band: Band, *, was_rea
     if band.place(peak_bytes) is not Place.BELOW:
         return reasons
     if was_reached:
-        return [*reasons, "Runs before it reached the band; run as it is recommended, it stays just below."]
+        just = "just " if peak_bytes >= band.lower_bytes * (1 - REPEATABILITY) else ""
+        return [*reasons, f"Runs before it reached the band; run as it is recommended, it stays {just}below."]
     is_nearest = chosen.peak_device_bytes == max(run.peak_device_bytes for run in candidates)
     standing = "this is the nearest below it" if is_nearest else "what comes nearer to it is no faster"
     return [*reasons, f"Nothing that was tried reaches the band; {standing}."]

@@ -39,7 +39,7 @@ def comparison_text(own: Measurement, other: Measurement, *, precision: Precisio
         verdict = (
             "costs memory" if memory > _SAVING_SHARE else "saves next to none" if memory < 0 else "saves no memory"
         )
-        said.append(f"{verdict}, because {_why_no_saving(own.breakdown, other.breakdown, precision)}")
+        said.append(f"{verdict} there, because {_why_no_saving(own.breakdown, other.breakdown, precision)}")
     said += _loss_scale_remarks(own)
     return "; ".join(said)
 

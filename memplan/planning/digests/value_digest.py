@@ -24,6 +24,7 @@ from memplan.units import MIB
 
 _MAX_VALUES = 200_000
 _WHOLE_BYTES = 64 * MIB
+_PART_OBJECTS = 10_000  # of an array of objects, at either end
 _PART_BYTES = MIB
 _SCALARS = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis))
 # What a class statement adds to a class by itself, and where a definition is in its file.
@@ -197,7 +198,11 @@ def _array_content(value: Any) -> tuple[object, ...] | None:
     if type(value).__qualname__ == "Parameter":
         return (*kind, value.requires_grad)
     try:
-        content = memoryview(_as_array(value)).cast("B")
+        array = _as_array(value)
+        if array.dtype.hasobject:  # its bytes are addresses
+            held = array.ravel().tolist()
+            return (*kind, held if len(held) <= 2 * _PART_OBJECTS else held[:_PART_OBJECTS] + held[-_PART_OBJECTS:])
+        content = memoryview(array).cast("B")
     except Exception:  # noqa: BLE001 - sparse, half, on a card that refuses: what it is like still counts
         return kind
     if content.nbytes <= _WHOLE_BYTES:

@@ -9,6 +9,7 @@ last step, such as evaluation; the losses themselves, which a script scales and 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, TypeVar
 
@@ -31,6 +32,10 @@ _MORE_PASSES = (
 _FEWER_PASSES = (
     "optimizer steps make fewer backward passes than asked for: does the script heed what {accumulation_steps} sets?"
 )
+_PARTIAL_BATCHES = (
+    "steps of two lengths take turns, as where the last batch of an epoch has fewer samples: the longer ones are timed"
+)
+_FAR_LONGER, _FEWEST_OF_TWO_LENGTHS, _TICK_S = 1.5, 4, 1e-6
 _WARMUP_SHARE = 3  # a third of the steps, two at least, is warm-up: compilers and autotuners work there
 
 
@@ -81,7 +86,7 @@ def measure(
     if not last:
         return None
     lead = max(last.values(), key=lambda step: step.step)
-    timed = _timed(_of(events, lead.pid, StepEnded))
+    timed = _of_full_batches(_timed(_of(events, lead.pid, StepEnded)))
     if not timed:
         return None
     passes = _passes_made(events, accumulation_steps)
@@ -141,6 +146,9 @@ def notes_on(events: Sequence[Event], recipe: Recipe) -> tuple[str, ...]:
         )
     if replicas and passes != recipe.accumulation_steps:  # without the number: a warm-up may have another in each trial
         notes.append(_MORE_PASSES if passes > recipe.accumulation_steps else _FEWER_PASSES)
+    timed = _timed(_of(events, training_pids(events)[0], StepEnded)) if replicas else []
+    if len(_of_full_batches(timed)) < len(timed):
+        notes.append(_PARTIAL_BATCHES)
     notes += map(search_note, _searched_bytes(events))
     failures = (event.text.splitlines()[-1] for event in events if isinstance(event, HookFailed))
     notes += [f"the script could not be watched all through: {text}" for text in list(failures)[:1]]
@@ -160,6 +168,19 @@ def _timed(steps: Sequence[StepEnded]) -> list[StepEnded]:
         return []
     after = list(steps[warmup_of(len(steps)) :])
     return [step for step in after if not step.skipped] or after
+
+
+def _of_full_batches(steps: Sequence[StepEnded]) -> list[StepEnded]:
+    """Leave out the steps of an epoch's last batch, which has fewer samples: shorter by far, and never two in a row."""
+    durations = sorted(step.duration_s or 0 for step in steps)
+    if len(durations) < _FEWEST_OF_TWO_LENGTHS:
+        return list(steps)
+    _, longest_short, shortest_long = max((high / max(low, _TICK_S), low, high) for low, high in pairwise(durations))
+    are_short = [(step.duration_s or 0) <= longest_short for step in steps]
+    take_turns = are_short.count(True) > 1 and not any(one and next_one for one, next_one in pairwise(are_short))
+    if shortest_long < _FAR_LONGER * longest_short or not take_turns:
+        return list(steps)
+    return [step for step, is_short in zip(steps, are_short, strict=True) if not is_short]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -246,7 +246,7 @@ def test_a_script_that_ends_before_its_steps_is_told_with_those_it_took() -> Non
         replace(each, outcome=replace(each.outcome, measurement=measured))
         for each, measured in zip(found, ended, strict=True)
     ]
-    said = "the script ended by itself after 6 optimizer steps, of 10 asked for: what it does after them"
+    said = "at fp32, 9 x 1 the script ended by itself after 6 optimizer steps, of 10 asked for: what it does after them"
     assert any(note.startswith(said) for note in command_notes(subject, trials, subject.current))
     assert any("after 10 optimizer" in note for note in command_notes(subject, trials[:1], subject.current))
 

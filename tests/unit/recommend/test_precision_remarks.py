@@ -34,8 +34,8 @@ def test_where_half_the_weights_are_copied_for_nothing_it_says_so() -> None:
     other = run(parameters=100, gradients=100, optimizer_state=200, activations=20)
     own = run(parameters=100, gradients=100, optimizer_state=200, activations=62)
     assert said(own, other) == (
-        "10% more tensor memory, 1.00x the speed of fp32 at micro-batch 4; costs memory, because weights, gradients "
-        "and optimizer state stay fp32 and are 95% of the peak and activations grow by 42.00 MiB "
+        "10% more tensor memory, 1.00x the speed of fp32 at micro-batch 4; costs memory there, because weights, "
+        "gradients and optimizer state stay fp32 and are 95% of the peak and activations grow by 42.00 MiB "
         "(half-precision copies of the weights)"
     )
 
@@ -43,7 +43,7 @@ def test_where_half_the_weights_are_copied_for_nothing_it_says_so() -> None:
 def test_where_nothing_changes_it_says_what_stays() -> None:
     same = run(parameters=100, gradients=100, activations=100)
     assert said(same, same) == (
-        "as much tensor memory, 1.00x the speed of fp32 at micro-batch 4; saves no memory, because weights, "
+        "as much tensor memory, 1.00x the speed of fp32 at micro-batch 4; saves no memory there, because weights, "
         "gradients and optimizer state stay fp32 and are 67% of the peak"
     )
 

@@ -120,6 +120,17 @@ def test_arrays_and_tensors_differ_by_shape_type_and_content() -> None:
     assert digest(torch.arange(4)) == digest(torch.arange(4))
 
 
+def test_an_array_of_objects_is_told_by_what_it_holds_and_not_by_where_that_lies() -> None:
+    numpy = pytest.importorskip("numpy")
+
+    def made(last: str) -> Any:
+        return numpy.array([str(10**9), last], dtype=object)  # the first is a new object each time
+
+    assert digest(made("c")) == digest(made("c")) != digest(made("d"))
+    long = numpy.array([str(each) for each in range(50_000)], dtype=object)
+    assert digest(long) == digest(long.copy()) != digest(long[::-1])
+
+
 def test_a_module_that_a_function_comes_from_is_counted_by_its_source() -> None:
     import json  # noqa: PLC0415 - as user code has it at hand
 

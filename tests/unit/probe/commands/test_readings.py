@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from memplan.probe.commands.events import BytesHeld, CardFigures, HookFailed, OptimizerBuilt, StepEnded, StepsFinished
 from memplan.probe.commands.readings import (
     OutsideReadings,
@@ -108,6 +110,26 @@ def test_passes_of_several_optimizers_are_no_accumulation() -> None:
 
 def test_a_skipped_step_does_not_look_like_accumulation() -> None:
     assert passes_per_step([step(1), step(2, passes=2, skipped=1), step(3), step(4)]) == 1
+
+
+@pytest.mark.parametrize(
+    ("durations_s", "samples_per_s", "is_told"),
+    [
+        ((0.5, 2.0, 0.5, 2.0, 0.5, 2.0, 0.5), 2.0, True),  # two batches in an epoch
+        ((2.0, 2.0, 0.5, 2.0, 2.0, 0.5, 2.0), 2.0, True),  # three
+        ((2.0, 0.5, 0.5, 2.0, 0.5, 0.5, 0.5), 8.0, False),  # two lengths, but not by turns
+        ((1.0, 1.2, 1.0, 1.2, 1.0, 1.2, 1.0), 4.0, False),  # by turns, but hardly
+        ((0.5, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0), 2.0, False),  # once
+    ],
+)
+def test_the_last_batch_of_an_epoch_does_not_say_how_fast_whole_ones_are(
+    durations_s: tuple[float, ...], samples_per_s: float, *, is_told: bool
+) -> None:
+    warm_up = [step(each, duration_s=9.0) for each in (1, 2, 3)]
+    steps = warm_up + [step(4 + place, duration_s=each) for place, each in enumerate(durations_s)]
+    assert measured(built(), held(), *steps).samples_per_s == samples_per_s  # of four a step
+    told = [each for each in notes_on(steps, Recipe(micro_batch_size=4)) if "take turns" in each]
+    assert bool(told) is is_told
 
 
 def test_the_first_step_tells_of_accumulation_where_there_is_no_other() -> None:
