@@ -330,15 +330,19 @@ def _moved(predicted: PeakCurve, points: Sequence[tuple[int, int]]) -> PeakCurve
 
     What a curve leaves out keeps its size or follows the batch, so that its bends hold: the straight line through its
     errors is added. Where the errors shrink, a line would lead below all that was read once the curve bends: there the
-    curve's rise is scaled instead, so that it still rises.
+    curve's rise is scaled instead, so that it still rises. Where much was predicted to be added and nothing was, as by
+    a script that does not heed its batch size, no more is added.
     """
     if not points:
         return predicted
     size, peak_bytes = points[-1]
     error_bytes = peak_bytes - predicted(size)
-    if len(points) == 1 or peak_bytes <= points[-2][1]:
+    if len(points) == 1:
         return lambda wanted: predicted(wanted) + error_bytes
     before, before_bytes = points[-2]
+    if peak_bytes <= before_bytes:
+        is_flat = predicted(size) - predicted(before) > _AGREEMENT_SHARE * peak_bytes
+        return lambda wanted: peak_bytes if is_flat else predicted(wanted) + error_bytes
     slope = (error_bytes - (before_bytes - predicted(before))) / (size - before)
     if slope >= 0:
         return lambda wanted: predicted(wanted) + error_bytes + slope * (wanted - size)

@@ -114,6 +114,14 @@ def test_a_trial_that_lands_low_in_the_band_is_followed_by_one_of_a_much_larger_
     assert (found.best, found.tried) == (5, (2, 5))
 
 
+@pytest.mark.parametrize("jitter", [0, -7_000])
+def test_a_batch_size_that_changes_nothing_is_seen_in_three_trials(jitter: int) -> None:
+    device = Device(lambda size: 370_000 + (jitter if size > 8 else 0))
+    found = search(device, line(330_000, 10_000), known={4: Reading(kind=ReadingKind.FITS, peak_bytes=370_000)})
+    assert (found.best, found.tried[-1]) == (4096, 4096)
+    assert len(found.tried) <= 3
+
+
 def test_two_trials_are_not_the_end_where_a_far_larger_size_is_predicted_in_the_band() -> None:
     known = {64: Reading(kind=ReadingKind.TOO_LARGE)}
     actual = line(650_000, 15_000)  # nine samples take 785 000
