@@ -22,8 +22,8 @@ GROUPED_PRODUCT = "aten._grouped_mm"
 _WITH_ONE_KERNEL = (9, 10)  # major compute capabilities
 _POINTER_BYTES, _POINTERS, _SHAPE_BYTES, _STRIDES_BYTES = 8, 3, 12, 24  # two operands and the result; of each group
 _DESCRIPTOR_BYTES = 128
-_DESCRIPTORS_ON_HOPPER = 4
-_DESCRIPTORS_ON_BLACKWELL = {True: 42, False: 46}  # by whether the product is small, and runs on one multiprocessor
+_DESCRIPTORS_ON_HOPPER = 4  # of each multiprocessor
+_DESCRIPTORS_ALONE, _DESCRIPTORS_IN_PAIRS = 42, 46  # on Blackwell, where multiprocessors share large products by two
 _SMALL_SIDE = 128
 
 
@@ -63,4 +63,4 @@ def _descriptors(capability: tuple[int, int], left: torch.Tensor, right: torch.T
         return _DESCRIPTORS_ON_HOPPER
     rows = left.shape[-2] // (groups if left.dim() == 2 and right.dim() == 3 else 1)
     columns = right.shape[-1] // (groups if left.dim() == 3 and right.dim() == 2 else 1)
-    return _DESCRIPTORS_ON_BLACKWELL[min(rows, columns) <= _SMALL_SIDE]
+    return _DESCRIPTORS_ALONE if min(rows, columns) <= _SMALL_SIDE else _DESCRIPTORS_IN_PAIRS
