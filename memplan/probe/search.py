@@ -252,7 +252,7 @@ class _Search:
         if place + 1 == len(self._sizes) or peak_at(self._sizes[place + 1]) > self._target.upper_bytes:
             return place
         falls_short = place < 0 or peak_at(self._sizes[place]) < self._target.lower_bytes
-        return place + 1 if falls_short or _is_worth_a_trial(self._sizes[place + 1], self._sizes[place]) else place
+        return place + 1 if falls_short or self._sizes[place + 1] > self._sizes[place] * _WORTH_A_TRIAL else place
 
     def _smallest_inside(self) -> int | None:
         peak_at, lower_bytes = self._corrected(), float(self._target.lower_bytes)
@@ -321,10 +321,6 @@ class _Search:
         return f"micro-batch {best} takes {used}; the next larger size would exceed {upper}"
 
 
-def _is_worth_a_trial(size: int, smaller: int) -> bool:
-    return size > smaller * _WORTH_A_TRIAL
-
-
 def _moved(predicted: PeakCurve, points: Sequence[tuple[int, int]]) -> PeakCurve:
     """Move a curve onto the two largest sizes read, or the one there is.
 
@@ -340,11 +336,11 @@ def _moved(predicted: PeakCurve, points: Sequence[tuple[int, int]]) -> PeakCurve
     if len(points) == 1:
         return lambda wanted: predicted(wanted) + error_bytes
     before, before_bytes = points[-2]
-    if peak_bytes <= before_bytes:
-        is_flat = predicted(size) - predicted(before) > _AGREEMENT_SHARE * peak_bytes
-        return lambda wanted: peak_bytes if is_flat else predicted(wanted) + error_bytes
-    slope = (error_bytes - (before_bytes - predicted(before))) / (size - before)
+    rise_bytes = predicted(size) - predicted(before)
+    if peak_bytes <= before_bytes and rise_bytes <= _AGREEMENT_SHARE * peak_bytes:
+        return lambda wanted: predicted(wanted) + error_bytes
+    slope = (peak_bytes - before_bytes - rise_bytes) / (size - before)
     if slope >= 0:
         return lambda wanted: predicted(wanted) + error_bytes + slope * (wanted - size)
-    share = (peak_bytes - before_bytes) / (predicted(size) - predicted(before))
+    share = max(peak_bytes - before_bytes, 0) / rise_bytes
     return lambda wanted: peak_bytes + share * (predicted(wanted) - predicted(size))

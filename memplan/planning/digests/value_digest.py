@@ -200,8 +200,9 @@ def _array_content(value: Any) -> tuple[object, ...] | None:
     try:
         array = _as_array(value)
         if array.dtype.hasobject:  # its bytes are addresses
-            held = array.ravel().tolist()
-            return (*kind, held if len(held) <= 2 * _PART_OBJECTS else held[:_PART_OBJECTS] + held[-_PART_OBJECTS:])
+            held = array.ravel()
+            parts = [held] if held.size <= 2 * _PART_OBJECTS else [held[:_PART_OBJECTS], held[-_PART_OBJECTS:]]
+            return (*kind, *(part.tolist() for part in parts))
         content = memoryview(array).cast("B")
     except Exception:  # noqa: BLE001 - sparse, half, on a card that refuses: what it is like still counts
         return kind

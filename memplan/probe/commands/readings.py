@@ -82,13 +82,11 @@ def measure(
             backward passes are counted then, and where they are fewer.
         usual_context_bytes: of the card, where the driver does not tell.
     """
-    last = {pid: _of(events, pid, StepEnded)[-1] for pid in training_pids(events)}
-    if not last:
-        return None
-    lead = max(last.values(), key=lambda step: step.step)
-    timed = _of_full_batches(_timed(_of(events, lead.pid, StepEnded)))
+    last = _last_steps(events)
+    timed = _of_full_batches(_timed(events))
     if not timed:
         return None
+    lead = _lead(last)
     passes = _passes_made(events, accumulation_steps)
     step_s = median(step.duration_s or 0 for step in timed)
     peaks = _card_peaks(events, last, outside, usual_context_bytes) if lead.card else _host_peaks(events, last, outside)
@@ -146,7 +144,7 @@ def notes_on(events: Sequence[Event], recipe: Recipe) -> tuple[str, ...]:
         )
     if replicas and passes != recipe.accumulation_steps:  # without the number: a warm-up may have another in each trial
         notes.append(_MORE_PASSES if passes > recipe.accumulation_steps else _FEWER_PASSES)
-    timed = _timed(_of(events, training_pids(events)[0], StepEnded)) if replicas else []
+    timed = _timed(events)
     if len(_of_full_batches(timed)) < len(timed):
         notes.append(_PARTIAL_BATCHES)
     notes += map(search_note, _searched_bytes(events))
@@ -162,8 +160,20 @@ def _searched_bytes(events: Sequence[Event]) -> list[int]:
     return sorted(first for first, last in peaks if first > last)[-1:]
 
 
-def _timed(steps: Sequence[StepEnded]) -> list[StepEnded]:
-    """Steps after the warm-up; those that hold skipped ones only where there are no others."""
+def _last_steps(events: Sequence[Event]) -> dict[int, StepEnded]:
+    """Return the last step of each process that stepped."""
+    return {pid: _of(events, pid, StepEnded)[-1] for pid in training_pids(events)}
+
+
+def _lead(last: Mapping[int, StepEnded]) -> StepEnded:
+    """Return the last step of the process that took most."""
+    return max(last.values(), key=lambda step: step.step)
+
+
+def _timed(events: Sequence[Event]) -> list[StepEnded]:
+    """Steps of the process that took most after its warm-up; those that hold skipped ones only without others."""
+    last = _last_steps(events)
+    steps = _of(events, _lead(last).pid, StepEnded) if last else []
     if len(steps) < 2:
         return []
     after = list(steps[warmup_of(len(steps)) :])
@@ -175,7 +185,7 @@ def _of_full_batches(steps: Sequence[StepEnded]) -> list[StepEnded]:
     durations = sorted(step.duration_s or 0 for step in steps)
     if len(durations) < _FEWEST_OF_TWO_LENGTHS:
         return list(steps)
-    _, longest_short, shortest_long = max((high / max(low, _TICK_S), low, high) for low, high in pairwise(durations))
+    longest_short, shortest_long = max(pairwise(durations), key=lambda pair: pair[1] / max(pair[0], _TICK_S))
     are_short = [(step.duration_s or 0) <= longest_short for step in steps]
     take_turns = are_short.count(True) > 1 and not any(one and next_one for one, next_one in pairwise(are_short))
     if shortest_long < _FAR_LONGER * longest_short or not take_turns:
