@@ -3,6 +3,7 @@
 Predict, confirm, correct: the predicted curve of the peak over the micro-batch proposes the size that comes closest to
 the upper edge of the band; one trial confirms it. A peak outside the band corrects the curve, and the search tries
 again. Only when that fails too, or a reading contradicts the others, does it bisect. Every size it returns was tried.
+Where a size fails for another reason than memory, one between it and the largest that ran is tried.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class ReadingKind(StrEnum):
     FITS = "fits"
     TOO_LARGE = "too large"
     TOO_FEW_SAMPLES = "too few samples"
-    STOP = "stop"
+    FAILED = "failed"
 
 
 _ABOUT_MEMORY = (ReadingKind.FITS, ReadingKind.TOO_LARGE)
@@ -88,7 +89,7 @@ class Reading:
     """What a trial of one size said.
 
     Args:
-        kind: ``STOP`` ends the search: the trial failed for another reason than memory.
+        kind: ``FAILED`` is for another reason than memory: no larger size is tried then, and a smaller one once.
         peak_bytes: measured device peak; None where the trial ended before it was known.
         available_samples: how many the data has, where they are too few for the size; no larger one is tried then.
     """
@@ -166,7 +167,7 @@ class _Search:
         self._sizes = sizes
         self._readings = {size: reading for size, reading in known.items() if reading.kind in _ABOUT_MEMORY}
         self._tried: list[int] = []
-        self._was_stopped = False
+        self._failed: list[int] = []
 
     def learn(self, size: int, reading: Reading) -> None:
         self._tried.append(size)
@@ -174,14 +175,17 @@ class _Search:
             self._readings[size] = reading
             return
         filled = self._sizes[: bisect_right(self._sizes, reading.available_samples or 0)]
-        self._was_stopped = not filled or filled[-1] >= size
-        if not self._was_stopped:
+        if not filled or filled[-1] >= size:
+            self._failed.append(size)
+        else:
             self._sizes = filled
 
     def next_size(self) -> int | None:
         """Return the next size to try; None where the search is over."""
         best = self._best()
-        if self._was_stopped or (best is not None and self._is_enough(best)):
+        if self._failed:
+            return self._below_failure(best)
+        if best is not None and self._is_enough(best):
             return None
         low = -1 if best is None else bisect_right(self._sizes, best) - 1
         high = self._first_too_large_place()
@@ -189,6 +193,14 @@ class _Search:
             return None
         place = self._predicted_place() if self._may_predict() else (low + high) // 2
         return self._sizes[min(max(place, low + 1), high - 1)]
+
+    def _below_failure(self, best: int | None) -> int | None:
+        """Return a size halfway, by ratio, to the smallest that did not do; None after two failures, or in the band."""
+        if best is None or len(self._failed) > 1 or self._peak(best) >= self._target.lower_bytes:
+            return None
+        beyond = min([*self._failed, *(size for size in self._readings if not self._is_good(size))])
+        size = self._sizes[bisect_right(self._sizes, math.isqrt(best * beyond)) - 1]
+        return size if size > best and beyond > best * _WORTH_A_TRIAL else None
 
     def _is_enough(self, best: int) -> bool:
         """Whether a size is in the band and cannot be much enlarged there, as far as a few trials tell."""
@@ -305,8 +317,8 @@ class _Search:
         return None if is_lower_bound else needed_bytes
 
     def _remark(self, best: int | None) -> str:
-        if self._was_stopped:
-            return f"the trial at micro-batch {self._tried[-1]} failed for another reason than memory"
+        if self._failed:
+            return f"the trial at micro-batch {self._failed[-1]} failed for another reason than memory"
         upper = format_bytes(self._target.upper_bytes)
         if best is None:
             needed_bytes = self._needed_bytes()

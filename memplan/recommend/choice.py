@@ -108,15 +108,19 @@ def _memory_reasons(chosen: _Run, candidates: list[_Run], band: Band, *, was_rea
 
 
 def _reasons_to_stop(chosen: Trial, competing: Sequence[Trial]) -> list[str]:
-    """Say of larger sizes that failed for another reason than memory how they ended: they were not judged."""
-    return [
-        f"Micro-batch {each.recipe.micro_batch_size} ended as {each.outcome.kind}, so that no larger one was judged: "
-        f"{each.outcome.evidence}"
+    """Say how the smallest of the larger sizes ended that failed for another reason than memory: none beyond it ran."""
+    failed = (
+        each
         for each in competing
         if each.recipe.precision is chosen.recipe.precision
         and each.recipe.micro_batch_size > chosen.recipe.micro_batch_size
         and each.failed_otherwise
-    ]
+    )
+    first = min(failed, key=lambda each: each.recipe.micro_batch_size, default=None)
+    if first is None:
+        return []
+    size, outcome = first.recipe.micro_batch_size, first.outcome
+    return [f"Micro-batch {size} ended as {outcome.kind}, so that no larger one was judged: {outcome.evidence}"]
 
 
 def _speed_reasons(chosen: _Run, candidates: list[_Run], before: _Run | None, before_name: str) -> list[str]:

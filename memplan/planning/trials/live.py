@@ -74,7 +74,7 @@ def _reading_of(trial: Trial) -> Reading:
         return Reading(kind=ReadingKind.FITS, peak_bytes=peak_bytes)
     if samples is not None:
         return Reading(kind=ReadingKind.TOO_FEW_SAMPLES, available_samples=samples)
-    kind = ReadingKind.STOP if trial.failed_otherwise else ReadingKind.TOO_LARGE
+    kind = ReadingKind.FAILED if trial.failed_otherwise else ReadingKind.TOO_LARGE
     return Reading(kind=kind, peak_bytes=peak_bytes)
 
 
@@ -246,7 +246,7 @@ class LiveSearch:
         recipe = replace(self._subject.current, precision=precision)
         first = self._try(recipe, "same size", reference)
         reading = _reading_of(first)
-        if reading.kind is ReadingKind.STOP or self._is_too_slow(first, reference):
+        if reading.kind is ReadingKind.FAILED or self._is_too_slow(first, reference):
             return
         size = recipe.micro_batch_size
         found = find_micro_batch(

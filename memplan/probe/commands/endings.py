@@ -125,8 +125,8 @@ def _why_no_steps(events: Sequence[Event]) -> str:
         return "none of its Python processes imported torch.optim"
     if not any(isinstance(event, OptimizerBuilt) for event in events):
         return (
-            "made no torch optimizer, whose steps a trial counts; updates by hand or by a framework's own optimizer "
-            "are not seen: describe the step by a workload instead"
+            "made no torch optimizer and fewer than five backward passes; where training makes neither, describe the "
+            "step by a workload"
         )
     if any(isinstance(event, HookFailed) for event in events):
         return "took no optimizer step that could be seen"

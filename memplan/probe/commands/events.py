@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from memplan.probe.records import from_json
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 
@@ -28,7 +29,10 @@ class OptimizersImported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerBuilt:
-    """A process made its first optimizer: what it held then, and how much of that were the optimizer's parameters."""
+    """A process made its first optimizer: what it held then, and how much of that were the optimizer's parameters.
+
+    A process that makes none is said to have done so once it went backward a few times; a later one that does is none.
+    """
 
     pid: int
     resident_bytes: int
@@ -61,7 +65,8 @@ class StepEnded:
         passes: backward passes since then.
         is_loss_finite: whether all that they started from was; None where nothing was seen.
         skipped: steps since then that the gradient scaler left out.
-        optimizers: how many optimizers have stepped so far.
+        optimizers: how many optimizers have stepped so far; none where each backward pass is taken for a step, as the
+            process has no optimizer of torch's.
         resident_peak_bytes: largest resident set of the process so far.
         resident_file_bytes: resident pages of files, such as libraries, which processes share.
         card: what CUDA said; None where the process does not use it.
@@ -178,6 +183,11 @@ class EventFile:
             whole, newline, _ = file.read().rpartition(b"\n")
         self._place += len(whole) + len(newline)
         return [parse_event(line) for line in whole.decode(errors="replace").splitlines()]
+
+
+def without_earlier_steps(events: Sequence[Event], pid: int) -> list[Event]:
+    """Leave out the steps that a process was taken to have made before its first optimizer was seen to be made."""
+    return [each for each in events if each.pid != pid or not isinstance(each, StepEnded | BytesHeld)]
 
 
 def parse_event(line: str) -> Event:

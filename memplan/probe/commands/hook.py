@@ -7,6 +7,8 @@ it; whatever fails in here is reported and never reaches the script.
 
 A *step* is a step of the optimizer that has stepped most often, so that a script with several optimizers counts its
 iterations once. A step that a gradient scaler skips is none; it is counted as skipped within the step that follows.
+Where a process goes backward again and again without an optimizer of torch's, as with fastai's own or with updates by
+hand, a step is all from one backward pass to the next.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ else:
 
 SETTINGS_VARIABLE = "MEMPLAN_OBSERVE"
 _OPTIMIZERS = "torch.optim.optimizer"
+_PASSES_WITHOUT_OPTIMIZER = 3  # after as many, none is waited for; one made later is heeded
 _STATE_IS_RESIDENT = 2  # optimizer steps after which state exists and gradients have been freed once
 _LEAVE_LIMIT_S = 5.0
 _OWN_FOLDER = str(Path(__file__).resolve().parent)
@@ -70,6 +73,8 @@ class Observer:
         self._counts: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._scaler: Any = None
         self._is_built = False
+        self._imported_bytes = self._early_passes = 0
+        self._leaves: list[weakref.ref[Any]] = []
         self._card_cap = figures.CardCap(self._card_limit_bytes)
         self._step = self._calls = self._passes = self._skipped = self._depth = 0
         self._finite_losses: list[Any] = []
@@ -97,8 +102,11 @@ class Observer:
         sys.excepthook = tell_then_print
 
     def watch_optimizers(self, module: Any) -> None:
-        """Listen to torch's optimizers; called once their module is loaded."""
+        """Listen to torch's optimizers and backward passes; called once the optimizers' module is loaded."""
+        self._imported_bytes = figures.status_bytes("VmRSS")
         self.tell("imported")
+        autograd = sys.modules["torch.autograd"]
+        autograd.backward = self._counting_passes(autograd.backward)  # type: ignore[attr-defined]  # a module's own
         module.register_optimizer_step_post_hook(self.guarded(self.on_step))
         making = module.Optimizer.__init__
 
@@ -127,11 +135,21 @@ class Observer:
         import torch  # noqa: PLC0415 - loaded by the script itself by now
 
         self._is_built = True
-        if not hasattr(torch.autograd.backward, "_counted_by_memplan"):
-            torch.autograd.backward = self._counting_passes(torch.autograd.backward)
+        self._forget_passes()
+        if not hasattr(torch.amp.GradScaler.step, "_watched_by_memplan"):
             torch.amp.GradScaler.step = self._noticing_skips(torch.amp.GradScaler.step)  # type: ignore[method-assign]  # to see the steps that it leaves out
-        parameters = figures.parameters_of([optimizer])
-        resident_bytes = figures.status_bytes("VmRSS")
+        self._begin(figures.parameters_of([optimizer]), figures.status_bytes("VmRSS"))
+
+    def _forget_passes(self) -> None:
+        self._step = self._passes = 0
+        self._leaves.clear()
+        self._finite_losses.clear()
+        self._last = None
+
+    def _begin(self, parameters: list[Any], resident_bytes: int) -> None:
+        """Tell what was resident before the first step, parameters included, and set the limits."""
+        import torch  # noqa: PLC0415 - as above
+
         self.tell("built", resident_bytes=resident_bytes, parameters_bytes=figures.bytes_of(parameters))
         if self._resident_limit_bytes is not None:
             figures.limit_data(self._resident_limit_bytes, torch.get_num_threads())
@@ -149,7 +167,6 @@ class Observer:
             finally:
                 self._depth -= 1
 
-        counted._counted_by_memplan = True  # type: ignore[attr-defined]  # noqa: SLF001 - a mark of its own
         return counted
 
     def on_backward(self, given: list[Any]) -> None:
@@ -161,11 +178,28 @@ class Observer:
 
         if any(getattr(each, "is_meta", False) for each in given):  # an edge of a graph does not say
             return
+        if not self._is_built:
+            self._on_pass_without_optimizer(given)
         self._passes += 1
         losses = [each for each in given if each.numel() == 1]
         self._card_cap.apply_to_cards_of(losses)  # of a model that was moved after its optimizer was made
         with torch.no_grad():
             self._finite_losses += [torch.isfinite(each) for each in losses]
+
+    def _on_pass_without_optimizer(self, given: list[Any]) -> None:
+        """Count a step of an optimizer that is not torch's: it ends where the next pass begins."""
+        self._early_passes += 1
+        count = self._early_passes - _PASSES_WITHOUT_OPTIMIZER
+        if not count:
+            self._forget_passes()
+            self._leaves = [weakref.ref(each) for each in figures.leaves_of(given)]
+            parameters = self._parameters()
+            self._begin(parameters, self._imported_bytes + figures.bytes_of(parameters))
+            self._last = time.perf_counter()
+        elif count > 0:
+            self._step_ended(count)
+            if count >= self._steps:
+                self._end_process()
 
     def _noticing_skips(self, scaler_step: Any) -> Any:
         @functools.wraps(scaler_step)
@@ -179,6 +213,7 @@ class Observer:
                     self._finite_losses.clear()
                     self.tell("skipped", count=self._skipped)
 
+        noticed._watched_by_memplan = True  # type: ignore[attr-defined]  # noqa: SLF001 - a mark of its own
         return noticed
 
     def on_step(self, optimizer: Any, _arguments: Any, _options: Any) -> None:
@@ -192,7 +227,7 @@ class Observer:
                 self._end_process()
 
     def _step_ended(self, count: int) -> None:
-        card = figures.card_figures(figures.parameters_of(list(self._counts)))
+        card = figures.card_figures(self._parameters())
         now = time.perf_counter()
         self._step = count
         self.tell(
@@ -214,6 +249,11 @@ class Observer:
             self._tell_what_is_held()
         self._last = time.perf_counter()
 
+    def _parameters(self) -> list[Any]:
+        """What is trained: the optimizers' parameters or, where torch has none, the leaves of an early pass."""
+        leaves = [tensor for each in self._leaves if (tensor := each()) is not None]
+        return leaves or figures.parameters_of(list(self._counts))
+
     def _are_losses_finite(self) -> bool | None:
         """Whether all losses of a step are; None where there are none, or they cannot be read."""
         kept, self._finite_losses = self._finite_losses, []
@@ -222,8 +262,7 @@ class Observer:
         return found[0] if kept and found else None
 
     def _tell_what_is_held(self) -> None:
-        optimizers = list(self._counts)
-        parameters = figures.parameters_of(optimizers)
+        optimizers, parameters = list(self._counts), self._parameters()
         self.tell(
             "held",
             optimizers=sorted({type(each).__name__ for each in optimizers}),
@@ -243,7 +282,7 @@ class Observer:
 
     def _tell_the_end(self) -> None:
         loss_scale = None if self._scaler is None else float(self._scaler.get_scale())
-        is_finite = figures.are_finite(figures.parameters_of(list(self._counts)))
+        is_finite = figures.are_finite(self._parameters())
         self.tell("finished", is_finite=is_finite, loss_scale=loss_scale)
 
     def _await_leave(self) -> None:

@@ -92,6 +92,20 @@ def parameters_of(optimizers: list[Any]) -> list[Any]:
     return list({id(each): each for group in groups for each in group["params"]}.values())
 
 
+def leaves_of(losses: list[Any]) -> list[Any]:
+    """Return the tensors whose gradients a backward pass will leave in them, by the graph that led to some losses."""
+    found, seen, nodes = [], set(), [each.grad_fn for each in losses]
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if type(node).__name__ == "AccumulateGrad":
+            found.append(node.variable)
+        nodes += [following for following, _ in node.next_functions]
+    return found
+
+
 def state_tensors_of(optimizers: list[Any]) -> list[Any]:
     """Return the tensors that some optimizers keep from step to step."""
     states = [state for optimizer in optimizers for state in optimizer.state.values() if isinstance(state, dict)]

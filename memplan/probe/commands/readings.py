@@ -32,6 +32,10 @@ _MORE_PASSES = (
 _FEWER_PASSES = (
     "optimizer steps make fewer backward passes than asked for: does the script heed what {accumulation_steps} sets?"
 )
+_NO_OPTIMIZER = (
+    "no optimizer of torch's was made, as where updates are made by hand or by a framework's own: each backward pass "
+    "counts as a step"
+)
 _PARTIAL_BATCHES = (
     "steps of two lengths take turns, as where the last batch of an epoch has fewer samples: the longer ones are timed"
 )
@@ -142,7 +146,9 @@ def notes_on(events: Sequence[Event], recipe: Recipe) -> tuple[str, ...]:
             f"processes that took optimizer steps: {replicas}, replicas planned for: {recipe.world_size}; "
             "--world-size says how many there are"
         )
-    if replicas and passes != recipe.accumulation_steps:  # without the number: a warm-up may have another in each trial
+    if any(isinstance(event, StepEnded) and not event.optimizers for event in events):
+        notes.append(_NO_OPTIMIZER)
+    elif replicas and passes != recipe.accumulation_steps:  # without the number, which varies in a warm-up
         notes.append(_MORE_PASSES if passes > recipe.accumulation_steps else _FEWER_PASSES)
     timed = _timed(events)
     if len(_of_full_batches(timed)) < len(timed):

@@ -24,7 +24,14 @@ from memplan.probe.commands.endings import (
     steps_taken,
     without_enough_steps,
 )
-from memplan.probe.commands.events import EventFile, OptimizerBuilt, StepEnded, StepsFinished, StepSkipped
+from memplan.probe.commands.events import (
+    EventFile,
+    OptimizerBuilt,
+    StepEnded,
+    StepsFinished,
+    StepSkipped,
+    without_earlier_steps,
+)
 from memplan.probe.commands.readings import OutsideReadings, measure, notes_on, training_pids, warmup_of
 from memplan.probe.commands.template import PlaceholderName, fill_command, parse_template
 from memplan.probe.commands.worker import CommandLine
@@ -159,6 +166,8 @@ class _Watch:
     def hear(self) -> None:
         """Read what the hook has reported since the last time."""
         for event in self._file.read_new():
+            if isinstance(event, OptimizerBuilt):
+                self.events = without_earlier_steps(self.events, event.pid)
             self.events.append(event)
             if isinstance(event, OptimizerBuilt):
                 self._tell(TrialProgress(phase=TrialPhase.BUILDING))

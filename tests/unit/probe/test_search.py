@@ -14,7 +14,7 @@ from memplan.probe.search import Reading, ReadingKind, SearchResult, SearchTarge
 
 BUDGET = 1_000_000
 BAND = SearchTarget(lower_bytes=600_000, upper_bytes=800_000, limit_bytes=BUDGET, aim_share=0.97)
-STOP = Reading(kind=ReadingKind.STOP)
+FAILED = Reading(kind=ReadingKind.FAILED)
 
 Peak = Callable[[int], float]
 
@@ -248,12 +248,47 @@ def test_another_failure_than_memory_stops_the_search_and_does_not_shrink_the_ba
 
     def ask(size: int) -> Reading:
         asked.append(size)
-        return STOP
+        return FAILED
 
     found = find_micro_batch(ask, line(0, 10_000), BAND, sizes=range(1, 100))
     assert asked == [77]
     assert found.best is None
     assert "another reason than memory" in found.remark
+
+
+@pytest.mark.parametrize(
+    ("runs_up_to", "tried", "best"),
+    [
+        (16, (72, 24), 8),  # by ratio, 24 lies halfway between the 8 that ran and the 72 that did not
+        (24, (72, 24, 41), 24),
+        (45, (72, 24, 41, 54), 41),
+        (60, (72, 24, 41, 54), 54),  # 640 000 is in the band
+    ],
+)
+def test_below_a_size_that_failed_otherwise_one_more_failure_is_borne(
+    runs_up_to: int, tried: tuple[int, ...], best: int
+) -> None:
+    device = Device(line(100_000, 10_000))
+
+    def ask(size: int) -> Reading:
+        reading = device(size)
+        return FAILED if size > runs_up_to else reading
+
+    known = {8: Reading(kind=ReadingKind.FITS, peak_bytes=180_000)}
+    found = find_micro_batch(ask, line(100_000, 9_300), BAND, sizes=range(1, 4097), known=known)
+    assert (found.tried, found.best, found.reached_cap) == (tried, best, False)
+    assert "failed for another reason than memory" in found.remark
+
+
+def test_below_a_size_that_failed_otherwise_those_that_are_too_large_bound_the_search() -> None:
+    device = Device(line(100_000, 30_000), reads_above_budget=True)
+    known = {8: Reading(kind=ReadingKind.FITS, peak_bytes=340_000)}
+
+    def ask(size: int) -> Reading:
+        return FAILED if size > 60 else device(size)
+
+    found = find_micro_batch(ask, line(340_000, 0.1), BAND, sizes=range(1, 129), known=known)
+    assert (found.tried, found.best) == ((128, 32, 16, 22), 22)  # 1 060 000 is too much, 760 000 in the band
 
 
 def test_sizes_with_gaps_are_kept_to() -> None:
@@ -279,7 +314,7 @@ def test_a_good_reading_above_a_bad_one_is_not_trusted() -> None:
 @pytest.mark.parametrize("sizes", [[], [0, 1], [3, 2], [1, 1]])
 def test_sizes_that_do_not_rise_from_one_are_refused(sizes: list[int]) -> None:
     with pytest.raises(UsageError, match="must rise"):
-        find_micro_batch(lambda size: STOP, line(0, 1), BAND, sizes=sizes)
+        find_micro_batch(lambda size: FAILED, line(0, 1), BAND, sizes=sizes)
 
 
 @pytest.mark.parametrize("edges", [(3, 2, 4), (1, 3, 2), (-1, 2, 3)])
@@ -438,7 +473,7 @@ def test_a_batch_that_data_never_fill_ends_the_search(available: int) -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    [{"kind": ReadingKind.TOO_FEW_SAMPLES}, {"kind": ReadingKind.STOP, "available_samples": 3}],
+    [{"kind": ReadingKind.TOO_FEW_SAMPLES}, {"kind": ReadingKind.FAILED, "available_samples": 3}],
 )
 def test_only_a_reading_of_too_few_samples_says_how_many_there_are(fields: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="says how many there are"):

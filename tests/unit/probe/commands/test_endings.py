@@ -105,7 +105,7 @@ def test_a_segmentation_fault_is_a_crash_of_whatever_size(code: int) -> None:
     [
         ((), "no Python process in it could be observed"),
         ((STARTED,), "none of its Python processes imported torch.optim"),
-        ((STARTED, IMPORTED), "made no torch optimizer, whose steps a trial counts; updates by hand "),
+        ((STARTED, IMPORTED), "made no torch optimizer and fewer than five backward passes; "),
         ((STARTED, IMPORTED, BUILT), "took no optimizer step"),
         ((STARTED, IMPORTED, BUILT, FAILED), "took no optimizer step that could be seen"),
     ],

@@ -72,6 +72,45 @@ def test_accumulation_is_told_in_backward_passes_and_not_in_steps(hooked) -> Non
     assert [(event["step"], event["passes"]) for event in told(events, "step")] == [(1, 2), (2, 2), (3, 2)]
 
 
+BY_HAND = """
+import torch
+net = torch.nn.Linear(512, 512, bias=False)
+def step():
+    net.weight.grad = None
+    net(torch.ones(1, 512)).sum().backward()
+    with torch.no_grad():
+        net.weight -= 0.1 * net.weight.grad
+"""
+
+
+def test_where_torch_has_no_optimizer_each_backward_pass_counts_as_a_step(hooked) -> None:
+    ended, events = hooked(BY_HAND + "for number in range(99):\n    step()\n    print(number)\n")
+    assert [(event["step"], event["passes"], event["optimizers"]) for event in told(events, "step")] == [
+        (1, 1, 0),
+        (2, 1, 0),
+        (3, 1, 0),
+    ]
+    assert all(event["duration_s"] > 0 for event in told(events, "step"))
+    assert ended.stdout.split()[-1] == "4"  # three passes to wait for an optimizer; the sixth ends the third step
+    held = told(events, "held")[-1]
+    assert (held["parameters_bytes"], held["optimizers"]) == (1 << 20, [])
+    assert told(events, "finished")[0]["is_finite"]
+
+
+def test_an_optimizer_that_is_made_after_many_backward_passes_is_the_one_that_counts(hooked) -> None:
+    _, events = hooked(
+        BY_HAND + "for _ in range(5):\n    step()\noptimizer = torch.optim.SGD(net.parameters(), 0.1)\n"
+        "for _ in range(99):\n    step()\n    optimizer.step()\n",
+        steps=4,
+    )
+    assert [event["step"] for event in told(events, "step")] == [1, 2, 1, 2, 3, 4]
+    assert [event["event"] for event in events].index("built") < 3
+    assert len(told(events, "built")) == 2
+    by_optimizer = told(events, "step")[2:]
+    assert [(event["passes"], event["optimizers"]) for event in by_optimizer] == [(1, 1)] * 4
+    assert by_optimizer[0]["duration_s"] is None
+
+
 def test_a_pass_on_the_meta_device_is_none_of_training(hooked) -> None:
     _, events = hooked(
         LOOP + "torch.nn.Linear(4, 1, device='meta')(torch.ones(2, 4, device='meta')).sum().backward()\n"

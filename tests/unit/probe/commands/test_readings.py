@@ -207,6 +207,11 @@ def test_a_script_that_does_something_else_than_its_recipe_is_noted() -> None:
     assert notes_on([*other, HookFailed(pid=7, text="Traceback\nKeyError: 1")], recipe)[2].endswith(": KeyError: 1")
 
 
+def test_backward_passes_that_stand_for_steps_are_noted_and_not_taken_for_missing_accumulation() -> None:
+    (note,) = notes_on([step(each, optimizers=0) for each in (1, 2, 3)], Recipe(4, accumulation_steps=2))
+    assert note.endswith("each backward pass counts as a step")
+
+
 def test_accumulation_that_a_warm_up_changes_from_trial_to_trial_is_noted_in_the_same_words() -> None:
     trials = [
         notes_on([step(each, passes=passes) for each in (1, 2, 3)], Recipe(size)) for size, passes in ((4, 6), (16, 4))
