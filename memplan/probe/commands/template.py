@@ -44,6 +44,7 @@ class PlaceholderName(StrEnum):
 
 
 _BATCH_SIZES = (PlaceholderName.MICRO_BATCH_SIZE, PlaceholderName.GLOBAL_BATCH_SIZE, PlaceholderName.PATCHED_CONFIG)
+_UNCLOSED = re.compile(rf"(?<!\$)\{{(?P<name>{'|'.join(PlaceholderName)})\b[^\s}}]*")
 _WHERE_THE_BATCH_GOES = (
     "write it where your script takes its batch size, e.g. --batch-size {micro_batch_size}, "
     "or {global_batch_size} where that is of all replicas; where it reads it from CONFIG alone, write {patched_config} "
@@ -102,6 +103,8 @@ def parse_template(text: str) -> CommandTemplate:
         pieces += [text[end : match.start()], _piece(match)]
         end = match.end()
     template = CommandTemplate(pieces=tuple(piece for piece in (*pieces, text[end:]) if piece != ""))
+    for piece in template.pieces:
+        _refuse_unclosed(piece)
     if not any(map(template.has, _BATCH_SIZES)):
         path = "{config}" if template.has(PlaceholderName.CONFIG) else "the config's path"
         hint = _WHERE_THE_BATCH_GOES + path
@@ -125,6 +128,13 @@ def _piece(match: re.Match[str]) -> str | Placeholder:
     if name is not PlaceholderName.PRECISION:
         raise UsageError(f"placeholder {match[0]} takes no words", where=_WHERE, hint=f"write {{{name}}}")
     return Placeholder(name=name, words=_words(match["words"]))
+
+
+def _refuse_unclosed(piece: str | Placeholder) -> None:
+    unclosed = _UNCLOSED.search(piece) if isinstance(piece, str) else None
+    if unclosed is not None:
+        hint = f"write {{{unclosed['name']}}}, or {{{{ and }}}} for braces of the command's own"
+        raise UsageError(f"placeholder {unclosed[0]} is not closed", where=_WHERE, hint=hint)
 
 
 def _words(text: str) -> dict[Precision, str]:

@@ -57,8 +57,8 @@ def test_a_script_gets_its_own_words_for_precisions() -> None:
 
 
 def test_what_belongs_to_the_shell_is_left_alone() -> None:
-    text = "cd ${HOME} && t {micro_batch_size} $(ls) {a,b} {{x}} '$x'"
-    assert filled(text) == "cd ${HOME} && t 12 $(ls) {a,b} {x} '$x'"
+    text = "cd ${HOME} && t {micro_batch_size} $(ls) {a,b} {{x}} '$x' {{steps: ${steps:-3}}} {stepsize"
+    assert filled(text) == "cd ${HOME} && t 12 $(ls) {a,b} {x} '$x' {steps: ${steps:-3}} {stepsize"
 
 
 @pytest.mark.parametrize(
@@ -73,6 +73,9 @@ def test_what_belongs_to_the_shell_is_left_alone() -> None:
         ("t {micro_batch_size:a=b}", "takes no words"),
         ("t {micro_batch_size} {precision:bf16}", "is not understood"),
         ("t {micro_batch_size} {precision:half=x}", "'half' is not known"),
+        ("t {micro_batch_size} {precision:fp32=,bf16=--half", "{precision:fp32=,bf16=--half is not closed"),
+        ("t --bs {micro_batch_size", "{micro_batch_size is not closed; write {micro_batch_size}, or {{ and }} for"),
+        ("t {steps {micro_batch_size}", "{steps is not closed"),
     ],
 )
 def test_a_command_that_cannot_be_understood_is_refused_with_the_word_that_is_wrong(text: str, said: str) -> None:

@@ -86,6 +86,27 @@ def train(factor, pause_s=0.0):
 """
 
 
+SLOW_PASSES_FIRST = """
+import time
+import torch
+net = torch.nn.Linear(4, 1)
+for _ in range(5):
+    net(torch.ones(2, 4)).sum().backward()
+    time.sleep(0.5)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+while True:
+    net(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_passes_that_stood_for_steps_are_forgotten_once_an_optimizer_is_made(tmp_path: Path) -> None:
+    measured = ran(SLOW_PASSES_FIRST, tmp_path).measurement
+    assert measured is not None
+    assert (measured.steps_taken, measured.optimizer_name) == (3, "SGD")
+    assert max(measured.step_times_s) < 0.5
+
+
 def test_a_script_that_is_slow_to_start_is_given_time_and_a_slow_step_is_not(tmp_path: Path) -> None:
     outcome = ran(LOOP + "time.sleep(2)\nfor _ in range(9):\n    train(1.0, 600)\n", tmp_path, time_limit_s=1.0)
     assert outcome.kind is OutcomeKind.TIMEOUT
