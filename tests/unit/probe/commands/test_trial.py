@@ -104,7 +104,7 @@ def test_passes_that_stood_for_steps_are_forgotten_once_an_optimizer_is_made(tmp
     measured = ran(SLOW_PASSES_FIRST, tmp_path).measurement
     assert measured is not None
     assert (measured.steps_taken, measured.optimizer_name) == (3, "SGD")
-    assert max(measured.step_times_s) < 0.5
+    assert len(measured.step_times_s) == 1  # of three, two of which are warm-up
 
 
 def test_a_script_that_is_slow_to_start_is_given_time_and_a_slow_step_is_not(tmp_path: Path) -> None:
