@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from memplan.estimators.lowering.contiguous_copies import copies, copies_by_position
+from memplan.estimators.lowering.contiguous_copies import copies
 from memplan.estimators.lowering.efficient_attention import efficient_backward, efficient_forward
-from memplan.estimators.lowering.temporary_bytes import FP32_BYTES, TemporaryBytes
+from memplan.estimators.lowering.flash_attention import FlashKernels
+from memplan.estimators.lowering.temporary_bytes import FP32_BYTES, NO_TEMPORARIES, TemporaryBytes
 from memplan.units import round_up
 
 if TYPE_CHECKING:
@@ -19,33 +20,25 @@ _SHORT = 128  # positions for which Blackwell has no engine of its own, but at t
 _DEEPSEEKS_WIDTHS = (192, 128)
 
 
-def attention_rules(capability: tuple[int, int]) -> dict[str, Rule]:
-    """Return the rules for a card of a compute capability, by operator."""
+def attention_rules(capability: tuple[int, int], multiprocessors: int | None) -> dict[str, Rule]:
+    """Return the rules for a card, by operator.
+
+    Args:
+        capability: its compute capability.
+        multiprocessors: of the card; None where only its memory is known, and nothing is shared among them.
+    """
     return {
-        "aten._scaled_dot_product_flash_attention_backward": flash_backward,
+        **FlashKernels(multiprocessors).rules(),
         "aten._scaled_dot_product_efficient_attention": efficient_forward,
         "aten._scaled_dot_product_efficient_attention_backward": partial(efficient_backward, capability=capability),
+        "aten._scaled_dot_product_cudnn_attention": partial(cudnn_forward, capability=capability),
         "aten._scaled_dot_product_cudnn_attention_backward": partial(cudnn_backward, capability=capability),
     }
 
 
-def flash_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
-    """Row sums, and the fp32 accumulator of the query's gradient (``flash_api.cpp``, ``mha_bwd``).
-
-    Output and gradient are read by position first, then by head (``_flash_attention_backward`` in
-    ``attention_backward.cu``).
-    """
-    gradient, query, key, _, output = args[:5]
-    batch, heads, length, head_dim = query.shape
-    rows = batch * heads * round_up(length, 128)
-    accumulator_bytes = rows * round_up(head_dim, 32 if head_dim <= 128 else 64) * FP32_BYTES
-    expanded: tuple[int, ...] = ()
-    if key.shape[1] != heads:  # dk and dv of every query head, summed over the group afterwards
-        expanded = (batch * heads * key.shape[2] * head_dim * key.element_size(),) * 2
-    return TemporaryBytes(
-        throughout=copies_by_position(gradient, output),
-        after_results=(rows * FP32_BYTES, accumulator_bytes, *expanded),
-    )
+def cudnn_forward(_args: tuple[Any, ...], _result: Any, *, capability: tuple[int, int]) -> TemporaryBytes:
+    """Return what the engines that cuDNN 9.24 proposes for Hopper take; those for other cards take nothing."""
+    return TemporaryBytes(after_results=(2 * _ENGINE_BYTES,)) if capability[0] == _HOPPER else NO_TEMPORARIES
 
 
 def cudnn_backward(args: tuple[Any, ...], _result: Any, *, capability: tuple[int, int]) -> TemporaryBytes:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from memplan.estimators.lowering.contiguous_copies import copies_by_position
 from memplan.estimators.lowering.temporary_bytes import FP32_BYTES, TemporaryBytes
 from memplan.estimators.temporaries.ruled_blocks import ruled_blocks
@@ -87,7 +89,12 @@ def efficient_backward(args: tuple[Any, ...], _result: Any, *, capability: tuple
     expanded = () if key.shape[1] == heads else tuple(heads // each.shape[1] * each.nbytes for each in (key, value))
     accumulators: Blocks = (batch * heads * _query_bytes(length, head_dim, kernel.rows, kernel.columns),)
     if kernel.sums_all:
-        rule = AllSums(key_width=head_dim, value_width=value.shape[-1], rows=kernel.rows)
+        rule = AllSums(
+            key_width=head_dim,
+            value_width=value.shape[-1],
+            rows=kernel.rows,
+            is_deterministic=torch.are_deterministic_algorithms_enabled(),
+        )
         accumulators = ruled_blocks(rule, batch * heads, length, key.shape[2])
     return TemporaryBytes(
         throughout=copies_by_position(gradient), after_results=(*expanded, sums_bytes, *product, *accumulators)
@@ -99,21 +106,24 @@ class AllSums:
     """The accumulators of all three gradients, as one block (``workspace_size``).
 
     Where few heads leave the card idle, blocks of keys are split among several accumulators (``num_splits_key`` in
-    ``attention_backward.cu``).
+    ``attention_backward.cu``), unless results are to repeat.
 
     Args:
         key_width: numbers of a head of query and key.
         value_width: numbers of a head of the value.
         rows: queries of a block of the query's gradient.
+        is_deterministic: whether only algorithms that repeat their results are used.
     """
 
     key_width: int
     value_width: int
     rows: int
+    is_deterministic: bool = False
 
     def __call__(self, heads: int, queries: int, keys: int) -> tuple[int]:
         """Return the bytes for all heads of a batch, and lengths of its queries and keys."""
-        splits = max(min(ceil_div(keys, _BLOCK), _SPLIT_HEADS // max(heads, 1)), 1)
+        most = 1 if self.is_deterministic else _SPLIT_HEADS // max(heads, 1)
+        splits = max(min(ceil_div(keys, _BLOCK), most), 1)
         widths = (round_up(each, self.rows) for each in (self.key_width, self.value_width))
         split_bytes = _BLOCK * sum(widths) * FP32_BYTES
         return (heads * (_query_bytes(queries, self.key_width, self.rows, _BLOCK) + splits * split_bytes),)

@@ -67,7 +67,7 @@ def cuda_kernels(capability: tuple[int, int], multiprocessors: int | None) -> Ke
     """
     of_card = {
         **convolution_rules(capability),
-        **attention_rules(capability),
+        **attention_rules(capability, multiprocessors),
         **sort_rules(capability),
         **embedding_rules(capability, multiprocessors),
         **batch_norm_rules(capability, multiprocessors),

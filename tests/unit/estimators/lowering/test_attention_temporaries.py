@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from memplan.estimators.lowering.attention_temporaries import attention_rules, flash_backward
+from memplan.estimators.lowering.attention_temporaries import attention_rules
+from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
 from memplan.units import KIB, MIB
 from tests.tensors import heads
 
@@ -14,33 +15,14 @@ if TYPE_CHECKING:
     import torch
 
 
-def test_flash_attention_accumulates_the_gradient_of_the_query_in_single_precision() -> None:
-    query = heads(8)
-    temporaries = flash_backward((query,) * 5, None)
-    assert temporaries.after_results == (32 * KIB, 2 * MIB)  # 8 * 1024 row sums, and 8 * 1024 * 64 * 4 bytes
-    assert temporaries.throughout == ()
-
-
-def test_wide_heads_are_rounded_up_further() -> None:
-    query = heads(8, width=160)
-    assert flash_backward((query,) * 5, None).after_results == (32 * KIB, 6 * MIB)  # 192 wide
-
-
-def test_shared_heads_are_expanded_in_the_backward_pass() -> None:
-    query, key = heads(8), heads(2)
-    temporaries = flash_backward((query, query, key, key, query), None)
-    assert temporaries.after_results == (32 * KIB, 2 * MIB, MIB, MIB)  # dk and dv of 8 heads
-
-
-def test_what_lies_by_heads_first_is_copied() -> None:
-    query = heads(8)
-    gradient = query.contiguous()
-    assert flash_backward((gradient, query, query, query, query), None).throughout == (MIB,)
-    assert flash_backward((gradient, query, query, query, gradient), None).throughout == (MIB, MIB)
+def test_engines_of_cudnn_take_a_little_in_the_forward_pass_on_hopper() -> None:
+    rules = {major: attention_rules((major, 0), None)["aten._scaled_dot_product_cudnn_attention"] for major in (9, 10)}
+    assert rules[9]((), None) == TemporaryBytes(after_results=(256,))
+    assert rules[10]((), None) == NO_TEMPORARIES
 
 
 def cudnns_workspace(capability: tuple[int, int], query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> int:
-    rule = attention_rules(capability)["aten._scaled_dot_product_cudnn_attention_backward"]
+    rule = attention_rules(capability, None)["aten._scaled_dot_product_cudnn_attention_backward"]
     (workspace,) = rule((query, query, key, value), None).after_results
     assert isinstance(workspace, int)
     return workspace
@@ -84,6 +66,6 @@ def test_cudnn_makes_gradients_of_shared_heads_for_every_query_head() -> None:
 
 def test_cudnn_reads_gradients_whose_last_dimension_is_dense() -> None:
     query = heads(8)
-    rule = attention_rules((9, 0))["aten._scaled_dot_product_cudnn_attention_backward"]
+    rule = attention_rules((9, 0), None)["aten._scaled_dot_product_cudnn_attention_backward"]
     gradient = query.mT.contiguous().mT
     assert rule((gradient, query, query, query), None).after_results == (MIB, 2 * MIB + 32 * KIB + 256)

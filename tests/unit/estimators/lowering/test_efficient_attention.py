@@ -60,6 +60,8 @@ def test_blocks_of_keys_are_split_where_few_heads_leave_the_card_idle(
     of_queries, of_keys_and_values = 4 * (32 * KIB + 16), 2 * 64 * KIB
     rule = AllSums(key_width=256, value_width=256, rows=128)
     assert rule(heads_of_batch, 128, keys) == (heads_of_batch * (of_queries + splits * of_keys_and_values),)
+    repeatable = replace(rule, is_deterministic=True)
+    assert repeatable(heads_of_batch, 128, keys) == (heads_of_batch * (of_queries + of_keys_and_values),)
 
 
 SMALL, TALL, LARGE = (BackwardKernel(rows=rows, columns=columns) for rows, columns in ((64, 64), (128, 64), (128, 128)))
