@@ -15,7 +15,7 @@ from memplan.errors import WorkloadError, raised_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
-    from types import CodeType
+    from types import CodeType, FrameType
 
 _MEMPLAN = Path(__file__).parent
 _DUMPED_FRAME = re.compile(r'^  File "([^"]+)", line (\d+) in ', re.MULTILINE)  # as faulthandler writes it
@@ -66,8 +66,17 @@ def is_called_by_user() -> bool:
 
 def calling_package() -> str:
     """Return the top-level package of the code that called the calling function; empty where it has none."""
-    name: str = sys._getframe(2).f_globals.get("__name__", "")  # noqa: SLF001 - as above
-    return name.partition(".")[0]
+    return _module_of(sys._getframe(2)).partition(".")[0]  # noqa: SLF001 - as above
+
+
+def calling_module() -> str:
+    """Return the module of the code that called the calling function; empty where it has none."""
+    return _module_of(sys._getframe(2))  # noqa: SLF001 - as above
+
+
+def _module_of(frame: FrameType) -> str:
+    name: str = frame.f_globals.get("__name__", "")
+    return name
 
 
 def named_places(places: Collection[str]) -> str:

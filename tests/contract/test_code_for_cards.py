@@ -10,6 +10,7 @@ import cloudpickle
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.utils.checkpoint import checkpoint
 
@@ -20,6 +21,7 @@ from memplan.results import Component
 from memplan.units import MIB
 from memplan.workload import Workload
 from tests.contract.tracing import traced
+from tests.making import CPU
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,6 +49,34 @@ def trace_of(
     )
     recipe = Recipe(micro_batch_size=2, precision=precision)
     return traced(workload, device or find_card("rtx-3090"), recipe)
+
+
+class Resizing(nn.Linear):
+    """Resizes images to twice their size, and pads them."""
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        images = super().forward(batch).view(-1, 1, 8, 8)
+        return functional.pad(functional.interpolate(images, scale_factor=2, mode="bilinear"), (1,) * 4, "replicate")
+
+
+def operators_of(trace: StepTrace) -> set[str]:
+    return set(trace.timelines[0].operator_names)
+
+
+def repeating() -> nn.Module:
+    torch.use_deterministic_algorithms(True)
+    return Resizing(WIDTH, WIDTH)
+
+
+def test_where_results_are_to_repeat_code_for_cards_is_followed() -> None:
+    """PyTorch's functions choose it by ``is_cuda`` and ``is_cpu``; its gradients are writes by indices."""
+    usual = operators_of(trace_of(lambda: Resizing(WIDTH, WIDTH)))
+    on_host = operators_of(trace_of(repeating, device=CPU))
+    on_card = operators_of(trace_of(repeating))
+    resized_or_padded = {"aten.upsample_bilinear2d_backward", "aten.replication_pad2d_backward"}
+    assert resized_or_padded <= usual & on_host
+    assert not resized_or_padded & on_card
+    assert "aten._unsafe_index" in on_card
 
 
 class Asking(nn.Linear):

@@ -30,7 +30,7 @@ from memplan.estimators.absent_card.compiled_extensions import runs_followed_ope
 from memplan.estimators.absent_card.host_copies import HostCopies
 from memplan.estimators.absent_card.tensor_types import setting_default
 from memplan.estimators.fake_tensors.replaced import replaced
-from memplan.user_places import calling_package, is_called_by_user
+from memplan.user_places import calling_module, calling_package, is_called_by_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 _CARD = torch.device("cuda", 0)
 _STREAMS = ("Stream", "Event", "current_stream", "stream")  # of ``torch.cpu``, on which collectives of FSDP run
 _IS_CUDA = vars(torch._C.TensorBase)["is_cuda"].__get__  # noqa: SLF001 - where properties of tensors are
+_IS_CPU = vars(torch._C.TensorBase)["is_cpu"].__get__  # noqa: SLF001 - as above
+# By these PyTorch's functions choose slower code for tensors on a card, where results are to repeat.
+_HAVING_SLOW_CODE = (_IS_CUDA, _IS_CPU)
 _PLACE_PROPERTIES = {  # as function modes receive them
     vars(torch._C.TensorBase)["device"].__get__: _CARD,  # noqa: SLF001 - as above
     _IS_CUDA: True,
@@ -154,6 +157,10 @@ class CudaEmulation(TorchFunctionMode):
     ) -> Any:
         """Run the call on the CPU in place of the card."""
         kwargs = kwargs or {}
+        if func in _HAVING_SLOW_CODE and torch.are_deterministic_algorithms_enabled():
+            is_asked = calling_module() == functional.__name__ and isinstance(args[0], FakeTensor)
+            if is_asked and not self.host_copies.holds(args[0]):
+                return func == _IS_CUDA
         if func in _PLACE_PROPERTIES:
             runs_kernels = func == _IS_CUDA and runs_followed_operators(calling_package())
             is_asked = is_called_by_user() or (runs_kernels and isinstance(args[0], FakeTensor))

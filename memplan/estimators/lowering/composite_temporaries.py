@@ -74,6 +74,16 @@ def selected_positions(source: torch.Tensor, indices: list[torch.Tensor | None],
     return min(masks[0].numel(), max(selected.numel() // of_each, 1))
 
 
+def sorts_places(args: tuple[Any, ...]) -> bool:
+    """Whether a write by indices sorts them on a card: it adds values up, or is to repeat its results.
+
+    Args:
+        args: of one of ``INDEXED_WRITES``.
+    """
+    accumulates = len(args) > 3 and bool(args[3])
+    return accumulates or (torch.are_deterministic_algorithms_enabled() and args[2].numel() > 1)
+
+
 def _masks(indices: list[torch.Tensor | None]) -> list[torch.Tensor]:
     return [each for each in indices if each is not None and each.dtype is torch.bool]
 

@@ -12,7 +12,7 @@ import torch
 from torch._prims_common import suggest_memory_format
 
 from memplan.estimators.lowering import fourier_temporaries, torchvision_temporaries
-from memplan.estimators.lowering.composite_temporaries import INDEXED_WRITES, composite_rules
+from memplan.estimators.lowering.composite_temporaries import INDEXED_WRITES, composite_rules, sorts_places
 from memplan.estimators.lowering.contiguous_copies import copies
 from memplan.estimators.lowering.cuda_copies import copying_rules
 from memplan.estimators.lowering.library_workspaces import multiplies_elements
@@ -38,8 +38,7 @@ def _index(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
 
 
 def _index_put(args: tuple[Any, ...], result: Any) -> TemporaryBytes:
-    accumulates = len(args) > 3 and bool(args[3])  # then indices are sorted
-    return NO_TEMPORARIES if accumulates else _index(args, result)
+    return NO_TEMPORARIES if sorts_places(args) else _index(args, result)
 
 
 def _masked_scatter(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:

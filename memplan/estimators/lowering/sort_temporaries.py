@@ -6,7 +6,9 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from memplan.estimators.lowering.composite_temporaries import INDEXED_WRITES, selected_positions
+import torch
+
+from memplan.estimators.lowering.composite_temporaries import INDEXED_WRITES, selected_positions, sorts_places
 from memplan.estimators.lowering.contiguous_copies import copies
 from memplan.estimators.lowering.temporary_bytes import INT64_BYTES, NO_TEMPORARIES, TemporaryBytes
 from memplan.estimators.temporaries.radix_sorts import radix_sort
@@ -21,13 +23,13 @@ from memplan.estimators.temporaries.sorts import (
 )
 
 if TYPE_CHECKING:
-    import torch
-
     from memplan.estimators.lowering.temporary_bytes import Blocks, Rule
     from memplan.estimators.temporaries.ruled_blocks import RuledBlock
 
     Capability = tuple[int, int]
 
+_SCATTERS = ("scatter", "scatter_", "scatter_add", "scatter_add_", "scatter_reduce", "scatter_reduce_")
+_SUMMING = ("sum", "mean", "add")
 _MOST_COUNTED_AT_ONCE = 2048  # of a row, by one block of threads
 
 
@@ -38,7 +40,8 @@ def sort_rules(capability: Capability) -> dict[str, Rule]:
         capability: compute capability of the card.
     """
     median = partial(_median, capability=capability)
-    put = partial(_accumulating_index_put, capability=capability)
+    put, scatter = (partial(each, capability=capability) for each in (_sorted_index_put, _scatter))
+    add, copy = (partial(each, capability=capability) for each in (_index_add, _index_copy))
     return {
         "aten.sort": partial(_sort, capability=capability),
         "aten.topk": partial(_topk, capability=capability),
@@ -48,6 +51,9 @@ def sort_rules(capability: Capability) -> dict[str, Rule]:
         "aten._unique2": partial(_unique, capability=capability),
         "aten.multinomial": partial(_multinomial, capability=capability),
         **dict.fromkeys((f"aten.{name}" for name in INDEXED_WRITES), put),
+        **dict.fromkeys((f"aten.{name}" for name in _SCATTERS), scatter),
+        **dict.fromkeys(("aten.index_add", "aten.index_add_"), add),
+        **dict.fromkeys(("aten.index_copy", "aten.index_copy_"), copy),
     }
 
 
@@ -124,13 +130,13 @@ def _unique(args: tuple[Any, ...], _result: Any, *, capability: Capability) -> T
     return TemporaryBytes(around_results=(*copied, source.nbytes, places_bytes, (places_bytes, *sorting), places_bytes))
 
 
-def _accumulating_index_put(args: tuple[Any, ...], _result: Any, *, capability: Capability) -> TemporaryBytes:
+def _sorted_index_put(args: tuple[Any, ...], _result: Any, *, capability: Capability) -> TemporaryBytes:
     """Linear, sorted, original and running indices (``index_put_with_sort_kernel`` in ``Indexing.cu``).
 
     Values that are broadcast or not contiguous are copied. Up to 256 places are told apart by eight bits, and CUB sorts
     by these in one pass, which needs no second pairs (``dispatch_radix_sort.cuh``).
     """
-    if len(args) <= 3 or not args[3]:
+    if not sorts_places(args):
         return NO_TEMPORARIES
     source, indices, values = args[:3]
     positions = selected_positions(source, indices, values)
@@ -141,6 +147,45 @@ def _accumulating_index_put(args: tuple[Any, ...], _result: Any, *, capability: 
     rule = SortOfPlaces(of_indices=radix_sort(capability, INT64_BYTES, INT64_BYTES))
     sorting = ruled_blocks(rule, positions, _places(source, indices))
     return TemporaryBytes(after_results=(each_bytes, *copied, each_bytes, each_bytes, (each_bytes, *sorting)))
+
+
+def _scatter(args: tuple[Any, ...], _result: Any, *, capability: Capability) -> TemporaryBytes:
+    """To repeat its results, a scatter of a tensor is a write by indices of all dimensions.
+
+    The others are numbered first. An index that is the same along all others stands alone (``_scatter_via_index_put``
+    in ``TensorAdvancedIndexing.cpp``).
+    """
+    target, dim, index, values = args[:4]
+    is_summed = len(args) < 5 or args[4] in _SUMMING
+    if not (torch.are_deterministic_algorithms_enabled() and isinstance(values, torch.Tensor) and is_summed):
+        return NO_TEMPORARIES
+    dim %= max(index.dim(), 1)
+    others = [each for each in range(index.dim()) if each != dim]
+    values = values.as_strided(index.shape, values.stride())
+    if all(index.stride(each) == 0 for each in others):
+        for each in reversed(others):
+            index = index.select(each, 0)
+        return _sorted_index_put((target, [None] * dim + [index], values, True), None, capability=capability)
+    put = _sorted_index_put((target, [index] * index.dim(), values, True), None, capability=capability)
+    numbered = tuple(index.shape[each] * index.element_size() for each in others)
+    return TemporaryBytes(after_results=(*numbered, *put.after_results))
+
+
+def _index_add(args: tuple[Any, ...], _result: Any, *, capability: Capability) -> TemporaryBytes:
+    """To repeat its results, an addition by index is a write of scaled values (``index_add_cuda_impl``)."""
+    if not torch.are_deterministic_algorithms_enabled():
+        return NO_TEMPORARIES
+    target, dim, index, values = args[:4]
+    put = _sorted_index_put((target, [None] * dim + [index], values, True), None, capability=capability)
+    return TemporaryBytes(after_results=(values.nbytes, *put.after_results))
+
+
+def _index_copy(args: tuple[Any, ...], _result: Any, *, capability: Capability) -> TemporaryBytes:
+    """To repeat its results, a copy by index is a write by indices (``index_copy_out``)."""
+    if not torch.are_deterministic_algorithms_enabled():
+        return NO_TEMPORARIES
+    target, dim, index, values = args[:4]
+    return _sorted_index_put((target, [None] * dim + [index], values), None, capability=capability)
 
 
 def _indexed_elements(source: torch.Tensor, indices: list[torch.Tensor | None]) -> int:

@@ -54,6 +54,11 @@ def test_tables_of_few_rows_are_added_to_in_place(dtype: torch.dtype, in_single:
     assert hidden(102400, 432).after_results[-1] == (10240 + 432) * KIB  # 4 * 108 rows
 
 
+@pytest.mark.usefixtures("deterministic")
+def test_tables_of_few_rows_are_not_added_to_in_place_where_results_are_to_repeat() -> None:
+    assert hidden(10240, 256).after_results[-1] == (1024 + 256) * KIB  # partial sums of 256 numbers
+
+
 def test_up_to_256_rows_are_sorted_by_in_one_pass() -> None:
     assert hidden(10240, 255).throughout == (EACH, EACH, (EACH, 2 * KIB + TOLD + ENDS))
 

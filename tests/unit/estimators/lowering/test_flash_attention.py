@@ -2,38 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pytest
 import torch
 
 from memplan.estimators.lowering.flash_attention import FlashKernels
 from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
-from memplan.estimators.temporaries.ruled_blocks import RuledBlock
 from memplan.units import KIB, MIB
+from tests.making import sizes
 from tests.tensors import heads, meta
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 FORWARD, BACKWARD = "aten._scaled_dot_product_flash_attention", "aten._scaled_dot_product_flash_attention_backward"
 H100, UNKNOWN_CARD = FlashKernels(132).rules(), FlashKernels(None).rules()
 ENDS = meta(5, dtype=torch.int32)  # of four sequences
 
 
-@pytest.fixture
-def deterministic() -> Iterator[None]:
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
+def taken(operator: str, *args: Any) -> tuple[Any, ...]:
+    return sizes(H100[operator](args, None).after_results)
 
 
-def sizes(temporaries: TemporaryBytes) -> list[object]:
-    return [each.size_bytes if isinstance(each, RuledBlock) else each for each in temporaries.after_results]
-
-
-def split_bytes(query: torch.Tensor, key: torch.Tensor) -> list[object]:
-    return sizes(H100[FORWARD]((query, key, key), None))
+def split_bytes(query: torch.Tensor, key: torch.Tensor) -> tuple[Any, ...]:
+    return taken(FORWARD, query, key, key)
 
 
 def backward(*args: torch.Tensor) -> TemporaryBytes:
@@ -50,8 +40,8 @@ def packed(count: int) -> torch.Tensor:
 
 def test_keys_are_split_where_few_heads_leave_the_card_idle() -> None:
     query = heads(8)  # 8 * 16 blocks of rows, for 264 places; two parts of the keys fill 97 % of them
-    assert split_bytes(query, query) == [64 * KIB, 4 * MIB]  # 2 * 8 * 1024 sums, and 64 numbers for each
-    assert split_bytes(query, query[:, :, :256]) == []  # which are one block of keys
+    assert split_bytes(query, query) == (64 * KIB, 4 * MIB)  # 2 * 8 * 1024 sums, and 64 numbers for each
+    assert split_bytes(query, query[:, :, :256]) == ()  # which are one block of keys
 
 
 @pytest.mark.parametrize(("count", "is_split"), [(12, True), (14, False)])
@@ -61,7 +51,7 @@ def test_no_keys_are_split_where_four_fifths_of_the_card_are_busy(count: int, is
 
 
 def test_more_samples_keep_the_card_busy_with_whole_keys() -> None:
-    assert split_bytes(heads(8).expand(2, -1, -1, -1), heads(8)) == [0, 0]
+    assert split_bytes(heads(8).expand(2, -1, -1, -1), heads(8)) == ()
 
 
 def test_no_keys_are_split_under_dropout_nor_for_a_card_of_which_only_memory_is_known() -> None:
@@ -72,7 +62,7 @@ def test_no_keys_are_split_under_dropout_nor_for_a_card_of_which_only_memory_is_
 
 def test_a_single_query_is_read_as_many_that_share_its_keys() -> None:
     query, key = heads(8)[:, :, :1], heads(2)  # 2 blocks of 4 rows, and four parts
-    assert split_bytes(query, key) == [4 * 2 * 4 * 4, 4 * 2 * 4 * 64 * 4]
+    assert split_bytes(query, key) == (4 * 2 * 4 * 4, 4 * 2 * 4 * 64 * 4)
 
 
 def test_the_gradient_of_the_query_is_accumulated_in_single_precision() -> None:
@@ -102,34 +92,31 @@ def test_what_lies_by_heads_first_is_copied() -> None:
 @pytest.mark.usefixtures("deterministic")
 def test_deterministic_algorithms_accumulate_on_each_multiprocessor_that_shares_a_head() -> None:
     query = heads(8)
-    assert sizes(backward(*(query,) * 5)) == [32 * KIB, 17 * 2 * MIB]  # 132 / 8, rounded up
-    assert sizes(backward(*(heads(132),) * 5))[1] == 33 * MIB
-    assert sizes(UNKNOWN_CARD[BACKWARD]((query,) * 5, None)) == [32 * KIB, 2 * MIB]
+    assert taken(BACKWARD, *(query,) * 5) == (32 * KIB, 17 * 2 * MIB)  # 132 / 8, rounded up
+    assert taken(BACKWARD, *(heads(132),) * 5)[1] == 33 * MIB
+    assert UNKNOWN_CARD[BACKWARD]((query,) * 5, None).after_results == (32 * KIB, 2 * MIB)
 
 
 def test_packed_sequences_are_padded_by_128_rows_each() -> None:
     query, key = packed(8), packed(2)
-    args = (query, query, key, key, query, query, ENDS)
     rows = 8 * (1024 + 4 * 128)
-    found = H100["torch_attn._varlen_attn_backward"](args, None)
-    assert found.after_results == (4 * rows, 4 * rows * 64, MIB, MIB)
+    args = (query, query, key, key, query, query, ENDS)
+    assert taken("torch_attn._varlen_attn_backward", *args) == (4 * rows, 4 * rows * 64, MIB, MIB)
     assert H100["torch_attn._varlen_attn"](args, None) == NO_TEMPORARIES
 
 
 def test_the_package_returns_the_row_sums_and_takes_the_rest_as_pytorch_does() -> None:
     query, key = by_position(1, 8), by_position(1, 2)
-    assert sizes(H100["flash_attn._flash_attn_forward"]((query, query, query, 0.0), None)) == [64 * KIB, 4 * MIB]
+    assert taken("flash_attn._flash_attn_forward", query, query, query, 0.0) == (64 * KIB, 4 * MIB)
     args = (query, query, key, key, *[None] * 12)
-    whole = H100["flash_attn._flash_attn_backward"]
-    assert sizes(whole((*args, False), None)) == [2 * MIB, MIB, MIB]
-    assert sizes(whole((*args, True), None)) == [17 * 2 * MIB, MIB, MIB]
+    assert taken("flash_attn._flash_attn_backward", *args, False) == (2 * MIB, MIB, MIB)
+    assert taken("flash_attn._flash_attn_backward", *args, True) == (17 * 2 * MIB, MIB, MIB)
 
 
 def test_the_package_pads_packed_sequences_likewise() -> None:
     query = packed(8)
     accumulator_bytes = 4 * 8 * (1024 + 4 * 128) * 64
     args = (query, query, query, query, *[None] * 5, ENDS, *[None] * 10)
-    of_packed = H100["flash_attn._flash_attn_varlen_backward"]
-    assert sizes(of_packed((*args, False), None)) == [accumulator_bytes]
-    assert sizes(of_packed((*args, True), None)) == [5 * accumulator_bytes]  # 132 multiprocessors for 4 * 8 heads
+    assert taken("flash_attn._flash_attn_varlen_backward", *args, False) == (accumulator_bytes,)
+    assert taken("flash_attn._flash_attn_varlen_backward", *args, True) == (5 * accumulator_bytes,)  # 132 / (4 * 8)
     assert H100["flash_attn._flash_attn_varlen_forward"]((query,), None) == NO_TEMPORARIES

@@ -96,6 +96,53 @@ def test_values_that_are_broadcast_are_copied_before_they_are_added() -> None:
     assert sizes(overwriting.around_results) == overwriting.after_results == ()
 
 
+ROWS, VALUES = meta(4096, dtype=torch.int64), meta(4096, 64)
+
+
+def taken(operator: str, *args: Any) -> tuple[Any, ...]:
+    return sizes(cuda_temporary_bytes(operator, args, args[0]).after_results)
+
+
+@pytest.mark.usefixtures("deterministic")
+def test_writes_by_indices_are_sorted_where_results_are_to_repeat() -> None:
+    target = meta(512, 64)
+    adding = taken("aten.index_put_", target, [ROWS], VALUES, True)
+    assert len(adding) == 4
+    assert taken("aten.index_put_", target, [ROWS], VALUES) == adding
+    assert taken("aten.index_put_", target, [ROWS], meta(1)) == ()  # fills
+    assert taken("aten.index_copy", target, 0, ROWS, VALUES) == adding
+    assert taken("aten.index_add_", target, 0, ROWS, VALUES) == (MIB, *adding)  # scaled
+
+
+@pytest.mark.usefixtures("deterministic")
+def test_a_scatter_numbers_the_other_dimensions_where_results_are_to_repeat() -> None:
+    target, index = meta(512, 8), meta(512, 8, dtype=torch.int64)
+    adding = taken("aten.index_put_", target, [index, index], target, True)
+    assert taken("aten.scatter_add", target, 1, index, target) == (4 * KIB, *adding)  # 512 rows
+    assert taken("aten.scatter", target, -1, index, target) == (4 * KIB, *adding)
+    assert taken("aten.scatter_reduce_", target, 0, index, target, "sum") == (64, *adding)  # 8 columns
+    assert taken("aten.scatter_reduce_", target, 0, index, target, "amax") == ()
+    assert taken("aten.scatter", target, 0, index, 1.0) == ()
+
+
+@pytest.mark.usefixtures("deterministic")
+def test_a_scatter_by_the_same_index_everywhere_is_a_write_of_rows() -> None:
+    target, index = meta(512, 64), ROWS.unsqueeze(1).expand(-1, 64)
+    adding = taken("aten.index_put_", target, [ROWS], VALUES, True)
+    assert taken("aten.scatter_add_", target, 0, index, VALUES) == adding
+    vector = meta(512)
+    assert taken("aten.scatter_add_", vector, 0, ROWS, meta(4096)) == taken(
+        "aten.index_put_", vector, [ROWS], meta(4096), True
+    )
+
+
+def test_writes_whose_results_need_not_repeat_are_not_sorted() -> None:
+    target = meta(512, 64)
+    assert taken("aten.index_add", target, 0, ROWS, VALUES) == ()
+    assert taken("aten.index_copy", target, 0, ROWS, VALUES) == ()
+    assert taken("aten.scatter_add", target, 0, ROWS.unsqueeze(1).expand(-1, 64), VALUES) == ()
+
+
 @pytest.mark.parametrize(
     ("shape", "indices", "has_second_pairs"),
     [((256, 4), 1, False), ((257, 4), 1, True), ((16, 16, 4), 2, False), ((16, 17, 4), 2, True)],
