@@ -10,6 +10,11 @@ class ShownAsPrinted:
 
     __slots__ = ()
 
-    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
-        """Write the value for IPython, which looks for this method."""
-        printer.text(str(self))
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Give a class IPython's method itself, which is not looked for behind a ``__repr__``, as data classes have."""
+        super().__init_subclass__(**options)
+        cls._repr_pretty_ = _write_as_printed  # type: ignore[attr-defined]  # for IPython alone
+
+
+def _write_as_printed(value: object, printer: Any, _cycle: bool) -> None:
+    printer.text(str(value))

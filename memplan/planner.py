@@ -26,6 +26,7 @@ from memplan.probe.journal import Journal
 from memplan.probe.journal_file import require_store
 from memplan.probe.launcher import trial_template
 from memplan.probe.trials import trial_environment
+from memplan.progress import PlanEnded
 from memplan.workload import TrainingCommand
 
 if TYPE_CHECKING:
@@ -67,7 +68,13 @@ class Planning:
         launcher started this process with others, rank 0 makes the plan and the others wait for it.
         """
         store, launch = self._question.request.store, read_launch(os.environ)
-        return shared(lambda: self._own_plan(fresh=fresh), store, self._observer, launch)
+
+        def make() -> Plan:
+            made = self._own_plan(fresh=fresh)
+            self._observer(PlanEnded(plan=made))
+            return made
+
+        return shared(make, store, self._observer, launch)
 
     def _own_plan(self, *, fresh: bool) -> Plan:
         question = self._question

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from memplan.configs import UserConfig
     from memplan.devices.cards import DeviceSpec
+    from memplan.plans import Plan
     from memplan.recipe import Recipe
     from memplan.recommend.band import Band
     from memplan.results import Trial
@@ -76,5 +77,12 @@ class TrialEnded:
     command: str
 
 
-Event = PlanStarted | Stage | Notice | TrialStarted | TrialAdvanced | TrialEnded
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanEnded:
+    """A plan was made, or found again."""
+
+    plan: Plan
+
+
+Event = PlanStarted | Stage | Notice | TrialStarted | TrialAdvanced | TrialEnded | PlanEnded
 Observer = Callable[[Event], None]

@@ -1,10 +1,11 @@
 """Fingerprints of questions to memplan: two plans with the same fingerprint would come out the same.
 
 Interrupted runs are resumed and finished plans found again by it, so everything that decides an answer must be in
-it: code, config, options, device, driver, versions, and the environment's settings of allocators and thread pools.
+it: code, config, options, device, driver, versions, the environment variables that the code or the command names, and
+the environment's settings of allocators and thread pools.
 
 Not counted: values of a config that are new each time it is run, data, files that the workload reads under names
-not in its config, environment variables that it reads itself, and what the modules of
+not in its config, or a command under names neither in it nor in the files that it names, and what the modules of
 :mod:`memplan.planning.digests` do not count.
 """
 
@@ -26,12 +27,13 @@ from memplan.devices.cards import DeviceKind
 from memplan.devices.processor import processor_name
 from memplan.json_documents import json_ready
 from memplan.planning.digests.code_digest import code_digest
+from memplan.planning.digests.named_variables import named_variables
 from memplan.units import MIB
 from memplan.version import __version__
 from memplan.workload import PickledWorkload, TrainingCommand
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from memplan.configs import UserConfig
     from memplan.devices.cards import DeviceSpec
@@ -44,7 +46,8 @@ _SETTINGS = re.compile(
     r"|NVIDIA_TF32_OVERRIDE|TORCH_CUDNN_\w+|(OMP|MKL)_NUM_THREADS|MALLOC_\w+|LD_PRELOAD"
 )
 _DOTTED_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-_LARGEST_FILE_BYTES = MIB
+_FILE_NAME = re.compile(r"[\w./-]*\.\w+")
+_LARGEST_FILE_BYTES, _LONGEST_NAME = MIB, 256
 
 
 def fingerprint_of(question: Question, surroundings: Mapping[str, str]) -> str:
@@ -96,16 +99,28 @@ def _source_facts(subject: Subject) -> tuple[object, ...]:
 
 
 def _command_facts(command: TrainingCommand) -> tuple[object, ...]:
-    """Return a training command with the files that it names and the code behind its scripts and modules."""
+    """Return a training command with the files and variables that it names, and the code behind its scripts."""
     words = [word.strip("\"'") for word in command.template.split()]
-    named = [*words, *([command.config_path] if command.config_path else [])]
-    files = [path for path in (Path(command.working_folder, word) for word in named) if path.is_file()]
-    scripts = [path for path in files if path.suffix == ".py"]
+    folder = Path(command.working_folder)
+    named = _files_among([*words, *([command.config_path] if command.config_path else [])], folder)
+    read = {path: path.read_bytes() for path in named}
+    texts = {path: text for path, text in read.items() if len(text) <= _LARGEST_FILE_BYTES}
+    for text in texts.values():
+        beside = _files_among(_FILE_NAME.findall(text.decode(errors="replace")), folder)
+        read |= {path: path.read_bytes() for path in beside if path.stat().st_size <= _LARGEST_FILE_BYTES}
+    scripts = [path for path in named if path.suffix == ".py"]
     modules = [path.stem for path in scripts]
     modules += [module for option, module in itertools.pairwise(words) if option == "-m"]
     folders = dict.fromkeys(str(folder) for folder in (*(each.parent for each in scripts), command.working_folder))
-    contents = [(str(path), hashlib.sha256(path.read_bytes()).hexdigest()) for path in files]
-    return (json_ready(command), contents, code_digest(modules, tuple(folders)))
+    contents = [(str(path), hashlib.sha256(content).hexdigest()) for path, content in read.items()]
+    variables = [list(named_variables(each, os.environ)) for each in (command.template.encode(), *texts.values())]
+    return (json_ready(command), contents, variables, code_digest(modules, tuple(folders)))
+
+
+def _files_among(names: Iterable[str], folder: Path) -> list[Path]:
+    """Return the files that some words name from a folder, each once."""
+    paths = (folder / name for name in dict.fromkeys(names) if 0 < len(name) < _LONGEST_NAME)
+    return [path for path in paths if path.is_file()]
 
 
 def _config_facts(config: UserConfig) -> tuple[object, ...]:
@@ -132,7 +147,7 @@ def _files_named_in(source: WorkloadReference) -> list[tuple[str, str]]:
     """Return the small files that the config names, such as another tool's, by their content."""
     found = []
     for text in sorted(set(_texts(source.config))):
-        for folder in source.search_path if 0 < len(text) < 256 and "\0" not in text else ():
+        for folder in source.search_path if 0 < len(text) < _LONGEST_NAME and "\0" not in text else ():
             path = Path(folder, text)
             if path.is_file() and path.stat().st_size <= _LARGEST_FILE_BYTES:
                 found.append((str(path), hashlib.sha256(path.read_bytes()).hexdigest()))

@@ -84,9 +84,10 @@ class Plan(ShownAsPrinted):
         return evidence_of(self.chosen, self.estimate, self.device_total_bytes)
 
     def __str__(self) -> str:
-        """Write the recommendation and its reasons, as ``print`` shows them in a notebook."""
+        """Write the recommendation, its reasons and its notes, as ``print`` shows them in a notebook."""
         rate = "" if self.recipe.learning_rate is None else f", learning rate {self.recipe.learning_rate:g}"
-        return "\n".join([f"{self.workload_name} on {self.device_name}: {self.recipe}{rate}", *self.reasons])
+        notes = [f"note: {each}" for each in self.notes]
+        return "\n".join([f"{self.workload_name} on {self.device_name}: {self.recipe}{rate}", *self.reasons, *notes])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as JSON-ready data."""

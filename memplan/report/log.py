@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from memplan.progress import Notice, PlanStarted, Stage, TrialEnded, TrialStarted
+from memplan.progress import Notice, PlanEnded, PlanStarted, Stage, TrialEnded, TrialStarted
 from memplan.report.facts import trial_row
 from memplan.report.plan_heading import plan_heading
 from memplan.report.trial_tables import trial_lines
@@ -33,6 +33,9 @@ def log(event: Event) -> None:
             _LOGGER.info("trial %d  %s  %s", number, purpose, recipe)
         case TrialEnded(trial=trial, was_resumed=was_resumed, command=command):
             _LOGGER.info(_one_text(trial_lines(trial_row(trial), was_resumed=was_resumed, command=command)))
+        case PlanEnded(plan=plan):
+            for note in plan.notes:
+                _LOGGER.warning(note)
         case _:
             pass
 

@@ -1,7 +1,8 @@
 """A digest of the code that a workload is made of, found by following its imports without running any of it.
 
 Code of the user's own is counted file by file: the modules that are named, what they import, the whole of a package,
-and the neighbours of a named module. Installed packages are counted by their version. Not counted: what is imported
+and the neighbours of a named module, with the environment variables that they name. Installed packages are counted by
+their version. Not counted: what is imported
 under a name that no source spells out, files other than Python and compiled modules, and what an installed package
 imports in turn.
 """
@@ -11,10 +12,13 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import importlib.util
+import os
 import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from memplan.planning.digests.named_variables import named_variables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -66,6 +70,7 @@ class _Imports:
                 for path in self._sources(place, with_neighbours=top in named):
                     content = path.read_bytes()
                     yield f"{path}: {hashlib.sha256(content).hexdigest()}"
+                    yield from named_variables(content, os.environ)
                     pending.extend(_imported(content))
                 yield from _compiled(place)
 

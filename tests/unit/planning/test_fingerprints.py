@@ -12,7 +12,7 @@ from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.planning.fingerprints import fingerprint_of, read_surroundings
 from memplan.planning.subject import Subject, subject_of_config
 from memplan.recipe import Recipe
-from tests.making import config_of, context, question, reference
+from tests.making import command, config_of, context, question, reference
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -165,6 +165,37 @@ def test_values_that_are_new_each_time_a_config_is_run_do_not_change_it(tmp_path
         config = config_of(tmp_path, text, name="x.py", knob_keys=knob_keys, workload_target="a:b")
         found.add(digest(subject_of_config(config)))
     assert len(found) == 2
+
+
+def of_command(folder: Path, template: str) -> Subject:
+    return Subject(source=command(template, folder), current=Recipe(micro_batch_size=1), config=None, label="train")
+
+
+def test_variables_that_a_command_or_its_code_names_change_the_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text("import net\n")
+    (tmp_path / "net.py").write_text("import os\nwidth = os.environ.get('NET_WIDTH')\n")
+    (tmp_path / "run.sh").write_text("python train.py $MODEL\n")
+    by_python, by_shell = (of_command(tmp_path, f"{each} {{micro_batch_size}}") for each in ("train.py", "sh run.sh"))
+    before = digest(by_python), digest(by_shell)
+    monkeypatch.setenv("NET_DEPTH", "2")
+    assert (digest(by_python), digest(by_shell)) == before
+    monkeypatch.setenv("NET_WIDTH", "8192")
+    monkeypatch.setenv("MODEL", "large")
+    assert digest(by_python) != before[0]
+    assert digest(by_shell) != before[1]
+    assert digest(of_command(tmp_path, "train $MODEL")) != digest(of_command(tmp_path, "train $NET_DEPTH"))
+
+
+def test_files_that_a_script_of_a_command_names_change_the_digest(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text("python train.py --config=net.yaml\n")
+    (tmp_path / "net.yaml").write_text("width: 1\n")
+    before = digest(of_command(tmp_path, "sh run.sh {micro_batch_size}"))
+    (tmp_path / "other.yaml").write_text("width: 1\n")
+    assert digest(of_command(tmp_path, "sh run.sh {micro_batch_size}")) == before
+    (tmp_path / "net.yaml").write_text("width: 2\n")
+    assert digest(of_command(tmp_path, "sh run.sh {micro_batch_size}")) != before
 
 
 def test_settings_of_allocators_and_threads_are_surroundings_and_others_are_not() -> None:

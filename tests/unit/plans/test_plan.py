@@ -55,7 +55,11 @@ def plan_for(path: Path) -> Plan:
 
 
 def test_a_plan_is_printed_with_its_recipe_and_its_reasons() -> None:
-    assert str(plan(NOW, THEN, reasons=("It fits.",))) == "net on cpu: bf16, 16 x 1, learning rate 0.4\nIt fits."
+    assert str(plan(NOW, THEN, reasons=("It fits.",), notes=("check the rate",))).splitlines() == [
+        "net on cpu: bf16, 16 x 1, learning rate 0.4",
+        "It fits.",
+        "note: check the rate",
+    ]
 
 
 def test_a_plan_for_a_workload_gives_all_knobs_by_name() -> None:

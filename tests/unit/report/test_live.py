@@ -11,13 +11,13 @@ import pytest
 from rich.console import Console
 
 from memplan.errors import UsageError
-from memplan.progress import Event, Notice, PlanStarted, Stage, TrialAdvanced, TrialEnded, TrialStarted
+from memplan.progress import Event, Notice, PlanEnded, PlanStarted, Stage, TrialAdvanced, TrialEnded, TrialStarted
 from memplan.recipe import Recipe
 from memplan.report.live import LiveView
 from memplan.report.log import log
 from memplan.results import OutcomeKind
 from memplan.units import GIB
-from tests.making import BAND, CPU, trial
+from tests.making import BAND, CPU, plan, trial
 
 
 def written(*events: Event) -> list[str]:
@@ -34,6 +34,7 @@ EVENTS = (
     TrialStarted(number=1, purpose="confirm", recipe=Recipe(micro_batch_size=4)),
     TrialAdvanced(doing="timing", done_steps=2, total_steps=6),
     TrialEnded(trial=trial(4, 700), was_resumed=False, command="memplan trial r 1"),
+    PlanEnded(plan=plan(Recipe(4), Recipe(8), notes=("check the learning rate",))),
 )
 
 
@@ -99,6 +100,7 @@ def test_from_python_events_are_logged_and_what_to_know_is_a_warning(caplog: pyt
         (logging.WARNING, "the CPU has no TF32 units"),
         (logging.INFO, "trial 1  confirm  fp32, 4 x 1"),
         (logging.INFO, " 1  confirm             fp32, 4 x 1    ✓  700.0 MiB  70%  10.0/s   4 s"),
+        (logging.WARNING, "check the learning rate"),
     ]
 
 
