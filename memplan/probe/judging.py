@@ -36,7 +36,7 @@ def over_step_limit(
         evidence = (
             f"given up in step {step} after {running_s:.0f} s: the one before took {before_s:.1f} s ({_usual(limit)})"
         )
-    elif running_s > limit.limit_s:
+    elif limit.limit_s is not None and running_s > limit.limit_s:
         evidence = f"step {step} still running after {running_s:.0f} s ({_usual(limit)})"
     else:
         return None
@@ -52,9 +52,9 @@ def over_resident_limit(resident_bytes: int, limit_bytes: int) -> TrialVerdict |
 
 
 def _usual(limit: StepLimit) -> str:
-    if limit.usual_s is None:
-        return f"limit {limit.limit_s:.0f} s"
-    return f"{limit.usual_precision or 'usually'}: {limit.usual_s:.1f} s"
+    if limit.usual_s is not None:
+        return f"{limit.usual_precision or 'usually'}: {limit.usual_s:.1f} s"
+    return "no step is that slow" if limit.limit_s is None else f"limit {limit.limit_s:.0f} s"
 
 
 def judge_readings(request: TrialRequest, readings: TrialReadings, ending: ChildEnding) -> TrialVerdict:

@@ -35,13 +35,13 @@ class StepLimit:
     """How long a warm-up or timed optimizer step may take before its trial is stopped.
 
     Args:
-        limit_s: wall time of the step.
+        limit_s: wall time of the step; None where only two slow ones end a trial, since one may hold an evaluation.
         usual_s: step time that the limit was derived from, quoted as evidence; None where it was set as it is.
         usual_precision: number format of that step; None where it is not known.
         slow_s: wall time beyond which no two steps one after another may go; None where each may go to the limit.
     """
 
-    limit_s: float
+    limit_s: float | None
     usual_s: float | None = None
     usual_precision: Precision | None = None
     slow_s: float | None = None

@@ -275,7 +275,8 @@ class LiveSearch:
         return True
 
     def _try(self, recipe: Recipe, purpose: str, reference: Trial) -> Trial:
-        trial = self._session.try_recipe(recipe, purpose, step_limit=step_limit(reference, recipe))
+        limit = step_limit(reference, recipe, may_pause=self._subject.is_command)
+        trial = self._session.try_recipe(recipe, purpose, step_limit=limit)
         if (samples := trial.outcome.available_samples) is not None:
             self._cap = within_data(self._cap, samples, world_size=1)  # the batch function is one replica's
         return trial

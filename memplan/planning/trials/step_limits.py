@@ -32,21 +32,25 @@ def _usual_step_s(reference: Trial, recipe: Recipe) -> float | None:
     return median(measured.step_times_s) / _samples(reference.recipe) * _samples(recipe)
 
 
-def step_limit(reference: Trial, recipe: Recipe) -> StepLimit | None:
-    """How long a recipe's optimizer step may take before its trial is given up; None for no such limit."""
+def step_limit(reference: Trial, recipe: Recipe, *, may_pause: bool) -> StepLimit | None:
+    """How long a recipe's optimizer step may take before its trial is given up; None for no such limit.
+
+    Args:
+        reference: a trial of the current micro-batch.
+        recipe: what is tried.
+        may_pause: whether a step may hold what comes between steps, as an evaluation does in a training script.
+    """
     usual_s = _usual_step_s(reference, recipe)
     if usual_s is None:
         return None
     precision = reference.recipe.precision
     if recipe.precision is precision:
         limit_s = max(_SHORTEST_HANG_S, _HANGS_AFTER * usual_s)
-        return StepLimit(limit_s=limit_s, usual_s=usual_s, usual_precision=precision)
-    return StepLimit(
-        limit_s=max(_SHORTEST_STEP_LIMIT_S, _HOPELESS_SLOWDOWN * usual_s),
-        usual_s=usual_s,
-        usual_precision=precision,
-        slow_s=max(_LONG_STEP_S, _TOO_SLOW * usual_s),
-    )
+        slow_s = limit_s if may_pause else None
+    else:
+        limit_s = max(_SHORTEST_STEP_LIMIT_S, _HOPELESS_SLOWDOWN * usual_s)
+        slow_s = max(_LONG_STEP_S, _TOO_SLOW * usual_s)
+    return StepLimit(limit_s=None if may_pause else limit_s, usual_s=usual_s, usual_precision=precision, slow_s=slow_s)
 
 
 def hopeless_slowdown(trial: Trial, reference: Trial) -> float | None:

@@ -29,7 +29,7 @@ class OptimizersImported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerBuilt:
-    """A process made its first optimizer: what it held then, and how much of that were the optimizer's parameters.
+    """A process made its first optimizer: what it held then, and how much of that were parameters, frozen ones too.
 
     A process that makes none is said to have done so once it went backward a few times; a later one that does is none.
     """
@@ -94,7 +94,7 @@ class StepSkipped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BytesHeld:
-    """What the optimizers' parameters, gradients and state take; ``optimizers`` are their class names."""
+    """What parameters, trained or not, gradients and the optimizers' state take; ``optimizers`` are class names."""
 
     pid: int
     optimizers: tuple[str, ...]

@@ -138,7 +138,8 @@ class Observer:
         self._forget_passes()
         if not hasattr(torch.amp.GradScaler.step, "_watched_by_memplan"):
             torch.amp.GradScaler.step = self._noticing_skips(torch.amp.GradScaler.step)  # type: ignore[method-assign]  # to see the steps that it leaves out
-        self._begin(figures.parameters_of([optimizer]), figures.status_bytes("VmRSS"))
+        parameters = figures.parameters_beside(figures.parameters_of([optimizer]))
+        self._begin(parameters, figures.status_bytes("VmRSS"))
 
     def _forget_passes(self) -> None:
         self._step = self._passes = 0
@@ -193,7 +194,7 @@ class Observer:
         if not count:
             self._forget_passes()
             self._leaves = [weakref.ref(each) for each in figures.leaves_of(given)]
-            parameters = self._parameters()
+            parameters = figures.parameters_beside(self._parameters())
             self._begin(parameters, self._imported_bytes + figures.bytes_of(parameters))
             self._last = time.perf_counter()
         elif count > 0:
@@ -266,7 +267,7 @@ class Observer:
         self.tell(
             "held",
             optimizers=sorted({type(each).__name__ for each in optimizers}),
-            parameters_bytes=figures.bytes_of(parameters),
+            parameters_bytes=figures.bytes_of(figures.parameters_beside(parameters)),
             gradients_bytes=figures.bytes_of([each.grad for each in parameters if each.grad is not None]),
             optimizer_state_bytes=figures.bytes_of(figures.state_tensors_of(optimizers)),
         )

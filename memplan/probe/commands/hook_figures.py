@@ -6,6 +6,7 @@ here that needs it is called.
 
 from __future__ import annotations
 
+import gc
 import sys
 import sysconfig
 import traceback
@@ -90,6 +91,17 @@ def parameters_of(optimizers: list[Any]) -> list[Any]:
     """Return the parameters of some optimizers, shared ones once."""
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     return list({id(each): each for group in groups for each in group["params"]}.values())
+
+
+def parameters_beside(trained: list[Any]) -> list[Any]:
+    """Return all parameters of this process where some are trained, the frozen ones included."""
+    import torch  # noqa: PLC0415 - as above
+
+    places = {each.device for each in trained}
+    alive = (
+        each for each in gc.get_objects() if issubclass(type(each), torch.nn.Parameter)
+    )  # ``isinstance`` runs code
+    return [*trained, *(each for each in alive if each.device in places)]
 
 
 def leaves_of(losses: list[Any]) -> list[Any]:

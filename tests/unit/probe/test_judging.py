@@ -158,6 +158,8 @@ def test_two_steps_that_are_both_slow_are_enough_to_stop() -> None:
 
 def test_a_step_without_a_limit_may_take_any_time() -> None:
     assert over_step_limit(None, step=3, running_s=1e6) is None
+    one_may_be_slow = StepLimit(limit_s=None, usual_s=0.5, slow_s=2.0)
+    assert over_step_limit(one_may_be_slow, step=3, running_s=1e6, before_s=2.0) is None
 
 
 def test_main_memory_counts_up_to_and_with_its_limit() -> None:

@@ -173,6 +173,18 @@ def test_what_the_optimizer_holds_is_told_to_the_byte(hooked) -> None:
     assert sizes == (1 << 20, 1 << 20, 1 << 20)
 
 
+def test_frozen_parameters_are_held_too_and_those_elsewhere_are_not(hooked) -> None:
+    _, events = hooked(
+        "import torch\nfrozen = torch.nn.Linear(512, 512, bias=False).requires_grad_(False)\n"
+        "elsewhere = torch.nn.Linear(512, 512, device='meta')\nnet = torch.nn.Linear(512, 512, bias=False)\n"
+        "optimizer = torch.optim.SGD(net.parameters(), 0.1)\n"
+        "for _ in range(99):\n    net(frozen(torch.ones(1, 512))).sum().backward()\n    optimizer.step()\n"
+    )
+    assert told(events, "built")[0]["parameters_bytes"] == 2 << 20
+    held = told(events, "held")[-1]
+    assert (held["parameters_bytes"], held["gradients_bytes"]) == (2 << 20, 1 << 20)
+
+
 def test_parameters_that_are_not_finite_are_told(hooked) -> None:
     _, events = hooked(
         LOOP + "optimizer.param_groups[0]['lr'] = float('inf')\n"

@@ -122,6 +122,12 @@ def test_a_script_whose_steps_are_slow_is_given_up_in_the_second(tmp_path: Path)
     assert re.fullmatch(said, outcome.evidence)
 
 
+def test_an_evaluation_between_steps_ends_no_trial(tmp_path: Path) -> None:
+    limit = StepLimit(limit_s=None, usual_s=0.01, slow_s=0.5)
+    outcome = ran(LOOP + "for number in range(9):\n    train(1.0, 1.5 * (number == 1))\n", tmp_path, step_limit=limit)
+    assert outcome.kind is OutcomeKind.FITS
+
+
 def test_a_script_whose_every_step_is_skipped_is_ended_as_a_loss_that_is_not_finite(tmp_path: Path) -> None:
     outcome = ran(LOOP + "while True:\n    train(float('nan'), 0.01)\n", tmp_path)
     assert outcome.kind is OutcomeKind.NON_FINITE_LOSS
