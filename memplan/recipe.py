@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import SupportsFloat
+from typing import SupportsFloat, SupportsIndex
 
 from memplan.errors import UsageError, hint_on_names
 
@@ -71,8 +72,9 @@ class Recipe:
         object.__setattr__(self, "precision", parse_precision(self.precision))
         for name in ("micro_batch_size", "accumulation_steps", "world_size"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            if isinstance(value, bool) or not isinstance(value, SupportsIndex) or operator.index(value) < 1:
                 raise UsageError(f"{name}={value!r} must be a whole number of at least 1")
+            object.__setattr__(self, name, operator.index(value))  # NumPy's integers are no numbers of JSON
         if self.learning_rate is not None and not _is_rate(self.learning_rate):
             raise UsageError(f"learning_rate={self.learning_rate!r} must be a number above 0")
 

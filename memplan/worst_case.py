@@ -137,7 +137,12 @@ def worst_batch(
     kept = measured.within(guard)
     if not kept.indices:
         raise WorkloadError(f"worst_batch leaves no samples: all are larger than the guard {guard:g}")
-    notes = (*_partly_read(dataset, measured), *_left_out(measured, kept, guard), *kept.outliers())
+    notes = (
+        *_measured_by_parts(dataset, size, measured),
+        *_partly_read(dataset, measured),
+        *_left_out(measured, kept, guard),
+        *kept.outliers(),
+    )
     return WorstBatches(
         dataset,
         collate,
@@ -275,6 +280,18 @@ def _number(name: str, figure: object) -> float:
         return float(figure)  # type: ignore[arg-type]  # what the user's measure returns
     except (TypeError, ValueError):
         raise WorkloadError(f"worst_batch's measure {name!r} returned {figure!r}, which is no number") from None
+
+
+def _measured_by_parts(dataset: SizedDataset, size: object, sizes: _Sizes) -> list[str]:
+    """Say where ``len`` counted the parts of samples, which are as many in each, instead of measuring them."""
+    if size is not len or not isinstance(dataset[0], tuple | Mapping):
+        return []
+    ((parts, *others),) = sizes.measures.values()
+    if not others or any(each != parts for each in others):
+        return []
+    key = repr(next(iter(dataset[0]), 0)) if isinstance(dataset[0], Mapping) else "0"
+    said = f"len of all {_samples(len(sizes.indices))} is {parts:g}, the number of their parts"
+    return [f"{said}: measure the part that varies, as size=lambda sample: len(sample[{key}])"]
 
 
 def _partly_read(dataset: SizedDataset, sizes: _Sizes) -> list[str]:

@@ -70,6 +70,12 @@ def load_workload(source: WorkloadSource) -> Workload:
     return made
 
 
+def let_go_of_payload(source: WorkloadSource) -> None:
+    """Free what a workload was loaded from, in a child process that is measured: what it captured is there twice."""
+    if isinstance(source, PickledWorkload):
+        object.__setattr__(source, "payload", b"")
+
+
 def _unpickled(source: PickledWorkload) -> object:
     try:
         return pickle.loads(source.payload)  # noqa: S301 - made by the caller's own process

@@ -99,8 +99,14 @@ def resident_bytes() -> int:
 
 
 def peak_resident_bytes() -> int:
-    """Largest resident set of this process since it started its program."""
+    """Largest resident set of this process since it started its program, or since its peak was forgotten."""
     return _own_status_bytes("VmHWM")
+
+
+def forget_peak_resident_bytes() -> None:
+    """Let the peak of the resident set begin anew, where the kernel allows it (``clear_refs`` in ``proc(5)``)."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
 def private_data_bytes() -> int:

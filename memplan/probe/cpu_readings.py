@@ -22,7 +22,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from memplan.devices.host_memory import host_memory, peak_resident_bytes, private_data_bytes, resident_bytes
+from memplan.devices.host_memory import (
+    forget_peak_resident_bytes,
+    host_memory,
+    peak_resident_bytes,
+    private_data_bytes,
+    resident_bytes,
+)
 from memplan.probe.attribution import AttributedPeak, MemoryEvent, ResidentBlock, attribute_peak, unattributed_peak
 from memplan.probe.bystanders import bystanders
 from memplan.probe.known_blocks import (
@@ -73,7 +79,11 @@ class CpuReadings:
         return torch.device("cpu")
 
     def before_building(self) -> None:
-        """Take what is resident once the user's code is imported as the context, and remember the tensors in it."""
+        """Take what is resident once the user's code is imported as the context, and remember the tensors in it.
+
+        What loading a workload took meanwhile is no training process's.
+        """
+        forget_peak_resident_bytes()
         self._context_bytes = resident_bytes()
         self._earlier = storage_references("cpu")
 

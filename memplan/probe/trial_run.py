@@ -11,7 +11,7 @@ import traceback
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from memplan.configs.workloads import load_workload
+from memplan.configs.workloads import let_go_of_payload, load_workload
 from memplan.devices.cards import DeviceKind
 from memplan.errors import DeviceError, WorkloadError
 from memplan.probe.compilation import CompilationReports, stop_compiling
@@ -190,6 +190,7 @@ def _run_trial(
     reply(TrialProgress(phase=TrialPhase.IMPORTING))
     with blamed_on_user():
         workload = load_workload(request.source)
+        let_go_of_payload(request.source)
         notes = notes_on_samples(workload.batch)
     if notes:
         reply(TrialNotes(notes=notes))

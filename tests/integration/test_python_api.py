@@ -74,3 +74,23 @@ def test_a_workload_alone_is_planned_from_one_sample_on(tmp_path: Path) -> None:
     assert found["current"]["micro_batch_size"] == 1
     assert found["recipe"]["micro_batch_size"] > 1
     assert found["estimate"]["peak_process_bytes"] <= 0.8 * found["device_total_bytes"]
+
+
+CAPTURED = """
+images = torch.ones(64 << 20)  # 256 MiB, which the batch function captures
+
+def probed(workload):
+    trials = memplan.probe(workload, recipe, device="cpu", budget="4GiB", max_batch=2, min_util=0.0).trials
+    return trials[0].outcome.measurement.peak_process_bytes
+
+found = {
+    "without": probed(workload),
+    "with": probed(dataclasses.replace(workload, batch=lambda b: images[: b * 2048 * width].view(b, 2048, width))),
+}
+"""
+
+
+@pytest.mark.slow
+def test_data_that_a_workload_captures_count_once(tmp_path: Path) -> None:
+    found = run(tmp_path, "import dataclasses\n" + CAPTURED)
+    assert abs(found["with"] - found["without"] - 256 * 2**20) < 32 * 2**20

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from memplan.errors import UsageError
@@ -26,6 +27,12 @@ def test_a_recipe_is_written_by_the_knobs_that_shape_a_step() -> None:
 
 def test_a_precision_is_taken_by_name() -> None:
     assert Recipe(micro_batch_size=1, precision="bf16").precision is Precision.BF16
+
+
+def test_numbers_of_numpy_are_taken_as_plain_ones() -> None:
+    made = Recipe(micro_batch_size=np.int64(8), accumulation_steps=np.int32(2))
+    assert made == Recipe(8, 2)
+    assert (type(made.micro_batch_size), type(made.accumulation_steps)) == (int, int)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -144,3 +145,20 @@ def test_an_empty_data_set_is_refused() -> None:
 def test_arguments_of_another_kind_are_named(dataset: Any, options: dict[str, Any], said: str) -> None:
     with pytest.raises(WorkloadError, match=said):
         memplan.worst_batch(dataset, collate=list, **options)
+
+
+@pytest.mark.parametrize(
+    ("samples", "said"),
+    [
+        ([("ab", 0), ("abcd", 1)], "len of all 2 samples is 2, the number of their parts: .* len\\(sample\\[0\\]\\)"),
+        ([{"text": "ab"}, {"text": "abcd"}], "is 1, the number of their parts: .* len\\(sample\\['text'\\]\\)"),
+    ],
+)
+def test_samples_whose_parts_were_counted_instead_of_measured_are_told(samples: list[Any], said: str) -> None:
+    (note,) = memplan.worst_batch(samples, size=len, collate=list).notes
+    assert re.search(said, note)
+
+
+@pytest.mark.parametrize("samples", [["ab", "cd"], [("ab",)], [("a",), ("a", "b")]])
+def test_samples_that_may_be_alike_are_not_told_of(samples: list[Any]) -> None:
+    assert memplan.worst_batch(samples, size=len, collate=list).notes == ()

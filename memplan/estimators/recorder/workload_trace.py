@@ -7,7 +7,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from memplan.configs.workloads import load_workload
+from memplan.configs.workloads import let_go_of_payload, load_workload
 from memplan.devices.cards import DeviceKind
 from memplan.devices.host_memory import host_memory
 from memplan.errors import TraceError, WorkloadError
@@ -88,6 +88,7 @@ def _trace_with(
     """Load the workload and trace it, with CUDA emulated for user code."""
     with emulation or nullcontext():
         workload = load_workload(request.source)
+        let_go_of_payload(request.source)
         host_context_bytes = resident_context_bytes() if request.device.kind is DeviceKind.CPU else None
 
         def trace(request: TraceRequest) -> StepTrace:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan.devices.host_memory import GroupMemory, HostMemory, host_memory
+from memplan.devices.host_memory import (
+    GroupMemory,
+    HostMemory,
+    forget_peak_resident_bytes,
+    host_memory,
+    peak_resident_bytes,
+)
 from memplan.units import GIB, MIB
 from tests.making import write_files
 
@@ -80,3 +86,12 @@ def test_a_group_over_its_limit_leaves_nothing() -> None:
     over = GroupMemory(limit_bytes=GIB, used_bytes=GIB + MIB)
     memory = HostMemory(total_bytes=8 * GIB, available_bytes=4 * GIB, group=over)
     assert memory.free_bytes == 0
+
+
+def test_the_peak_of_this_process_begins_anew_once_it_is_forgotten() -> None:
+    block = bytearray(64 * MIB)
+    block[:] = b"x" * len(block)
+    del block
+    before = peak_resident_bytes()
+    forget_peak_resident_bytes()
+    assert peak_resident_bytes() < before - 60 * MIB  # the kernel counts pages by the dozen
