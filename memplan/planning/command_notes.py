@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _NOTICEABLE_SHARE = 0.01  # two runs of one setting differ by half as much
 _NOTICEABLE_TIME = 0.1
+_MANY_TIMES, _SLIGHTLY = 32, 0.25  # so many times the samples cannot take so little more
 _NOTICEABLY_FEWER = 1.5
 _NOTICEABLE_WAIT_S = 60.0
 
@@ -31,14 +32,14 @@ def command_notes(subject: Subject, trials: Sequence[Trial], recipe: Recipe) -> 
     """What a reader of the plan for a command, which recommends a recipe, should know, one phrase each."""
     if not isinstance(subject.source, TrainingCommand):
         return ()
-    template, notes = parse_template(subject.source.template), []
-    if subject.config is None:
+    template = parse_template(subject.source.template)
+    notes = _note_on_flat_peaks(trials, template) or _note_on_unfilled_batches(trials)
+    if subject.config is None and recipe.global_batch_size != subject.current.global_batch_size:
         notes.append("memplan does not know the learning rate; scale it with the samples per optimizer step")
     if not template.has(PlaceholderName.PRECISION) and subject.config is None:
         notes.append(f"the precision is the command's own and is shown as {subject.current.precision}")
     if subject.as_written(recipe).precision != recipe.precision:
         notes.append(f"the config has no word for {recipe.precision}: only the line to run sets it")
-    notes += _note_on_flat_peaks(trials, template) or _note_on_unfilled_batches(trials)
     notes += _note_on_slow_starts(trials, subject.source.steps)
     notes.append(_note_on_what_follows(trials, subject.source.steps))
     if template.has(PlaceholderName.STEPS):
@@ -61,14 +62,15 @@ def notes_on_line_to_run(subject: Subject, recipe: Recipe, patch: ConfigPatch | 
 
 
 def _note_on_flat_peaks(trials: Sequence[Trial], template: CommandTemplate) -> list[str]:
-    """Doubt that the command uses the micro-batch, if twice the samples made no difference to peak and time."""
+    """Doubt that the command uses the micro-batch, if twice the samples, or many times, hardly change peak and time."""
     read = [(trial.recipe.micro_batch_size, found) for trial in trials if (found := trial.outcome.measurement)]
     read.sort(key=lambda each: (each[0], each[1].peak_process_bytes))
     if not read or read[-1][0] < 2 * read[0][0]:
         return []
     (fewest, least), (most, largest) = read[0], read[-1]
-    is_as_large = largest.peak_process_bytes <= least.peak_process_bytes * (1 + _NOTICEABLE_SHARE)
-    if not (is_as_large and _is_as_long(least, largest)):
+    share, time = (_SLIGHTLY, _SLIGHTLY) if most >= _MANY_TIMES * fewest else (_NOTICEABLE_SHARE, _NOTICEABLE_TIME)
+    is_as_large = largest.peak_process_bytes <= least.peak_process_bytes * (1 + share)
+    if not (is_as_large and _is_as_long(least, largest, time)):
         return []
     placeholder = f"{{{template.batch_placeholder}}}"
     return [
@@ -96,8 +98,8 @@ def _are_alike(fewer: Measurement, more: Measurement) -> bool:
     return is_as_large and _is_as_long(fewer, more)
 
 
-def _is_as_long(fewer: Measurement, more: Measurement) -> bool:
-    return median(more.step_times_s) <= median(fewer.step_times_s) * (1 + _NOTICEABLE_TIME)
+def _is_as_long(fewer: Measurement, more: Measurement, tolerance: float = _NOTICEABLE_TIME) -> bool:
+    return median(more.step_times_s) <= median(fewer.step_times_s) * (1 + tolerance)
 
 
 def _note_on_what_follows(trials: Sequence[Trial], steps: int) -> str:

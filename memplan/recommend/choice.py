@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan.recommend.band import REPEATABILITY, Place
-from memplan.recommend.speeds import apart_from_rate, fastest_run, unsteadiness
+from memplan.recommend.speeds import apart_from_rate, compare_roughly, fastest_run, unsteadiness
 from memplan.units import format_bytes
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ def explain(
     was_reached = any(band.place(run.peak_device_bytes) is Place.INSIDE for run in _fitting(competing, runs))
     before = next((run for run in _fitting(runs, runs) if apart_from_rate(run.trial.recipe) == now), None)
     unsteady = unsteadiness(trial.recipe, runs)
+    if compare_roughly(trial.recipe, runs) or compare_roughly(current, runs):
+        before = None
     candidates = _candidates(fitting, band)
     return (
         *_memory_reasons(fitting[0], candidates, band, was_reached=was_reached),

@@ -155,8 +155,9 @@ def _beside_other(name: str, other: Trial, speed_now: float, band: Band) -> str 
     share = measured.peak_device_bytes / band.total_bytes
     standing = "as fast" if gain > -EQUAL_THROUGHPUT else "faster"
     said = f"{name} is {standing}: {size} runs {speed} with"
-    if band.place(measured.peak_device_bytes) is not Place.BELOW:
-        return f"{said} {share:.0%} of the device."
+    place = band.place(measured.peak_device_bytes)
+    if place is not Place.BELOW:
+        return f"{said} {share:.0%} of the device{', above the band' if place is Place.ABOVE else ''}."
     percent = round(100 * share)
     if percent >= 100 * band.min_utilisation:
         percent = int(100 * share)  # rounded down, so that it is not the band's edge

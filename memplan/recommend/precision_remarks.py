@@ -16,6 +16,10 @@ _SAVING_SHARE = 0.03
 _NOTABLE_SHARE = 0.25  # below, what stays in fp32 is not why the rest saves nothing
 _KEPT_IN_FP32 = ("parameters", "gradients", "optimizer_state", "buffers")
 _OF_TENSORS = ("activations", "temporaries", "workspaces", "inputs")
+_NOTHING_IN_HALF = "its peak falls where nothing is stored in half"
+_NOT_HEEDED = (
+    f"{_NOTHING_IN_HALF}, or the script does not heed its precision"  # of a command, whose tensors are no known
+)
 # torch.amp.GradScaler starts at 2**16 and loses half with every skipped step; below 1 it makes gradients smaller.
 _COLLAPSED_BELOW = 1.0
 
@@ -59,7 +63,7 @@ def _why_no_saving(own: BreakdownBytes, other: BreakdownBytes, precision: Precis
         name = max(grown, key=lambda each: grown[each])
         copies = " (half-precision copies of the weights)" if _are_copies(grown[name], name, other, precision) else ""
         reasons.append(f"{name.replace('_', ' ')} grow by {format_bytes(grown[name])}{copies}")
-    return " and ".join(reasons) or "its peak falls where nothing is stored in half"
+    return " and ".join(reasons) or (_NOTHING_IN_HALF if own.activations else _NOT_HEEDED)
 
 
 def _are_copies(grown_bytes: int, name: str, other: BreakdownBytes, precision: Precision) -> bool:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 # Runs of one recipe, or steps of one, that differ by more than this were disturbed, or the clock of the card changed.
 _UNSTEADY_SHARE = 0.2
+_NO_MEASURE = 1.5
 _BUSY = "something else keeps this machine busy, and the speeds here compare only roughly."
 
 
@@ -44,6 +45,12 @@ def apart_from_rate(recipe: Recipe) -> Recipe:
 def fastest_run(recipe: Recipe, runs: Iterable[TimedRun]) -> float | None:
     """Return the samples per second of a recipe's fastest run that fits, at any learning rate; None without a run."""
     return max(_speeds(recipe, runs), default=None)
+
+
+def compare_roughly(recipe: Recipe, runs: Iterable[TimedRun]) -> bool:
+    """Whether runs of one recipe differ in speed by so much that no other recipe can be told to be faster."""
+    speeds = _speeds(recipe, runs)
+    return max(speeds, default=0.0) > _NO_MEASURE * min(speeds, default=0.0)
 
 
 def unsteadiness(recipe: Recipe, trials: Sequence[Trial]) -> str | None:

@@ -251,6 +251,15 @@ def test_a_script_that_ends_before_its_steps_is_told_with_those_it_took() -> Non
     assert any("after 10 optimizer" in note for note in command_notes(subject, trials[:1], subject.current))
 
 
+def test_a_rate_that_memplan_does_not_know_is_told_where_it_is_to_change() -> None:
+    subject, _ = subject_of(PLAIN)
+    recipes = (subject.current, replace(subject.current, micro_batch_size=2 * subject.current.micro_batch_size))
+    told = [
+        any("does not know the learning rate" in each for each in command_notes(subject, (), one)) for one in recipes
+    ]
+    assert told == [False, True]
+
+
 @pytest.mark.parametrize("placeholder", ["{micro_batch_size}", "{global_batch_size}", "{patched_config}"])
 def test_a_doubt_about_the_batch_names_the_placeholder_that_sets_it(tmp_path: Path, placeholder: str) -> None:
     config = config_of(tmp_path, "batch_size: 4\n", name="x.yaml")
@@ -267,6 +276,13 @@ def test_peaks_that_do_not_follow_the_micro_batch_raise_a_doubt() -> None:
     assert any("4 and 9 are alike" in note for note in command_notes(subject, flat, subject.current))
     assert not any("alike" in note for note in command_notes(subject, rising, subject.current))
     assert not any("alike" in note for note in command_notes(subject, flat[:1], subject.current))
+    many_times = (timed(4, 500, 0.5), timed(128, 610, 0.6))
+    assert command_notes(subject, many_times, subject.current)[0].startswith(
+        "the peaks at micro-batch 4 and 128 are alike"
+    )
+    assert not any(
+        "alike" in note for note in command_notes(subject, (*many_times[:1], timed(64, 610, 0.6)), subject.current)
+    )
     slower = (timed(4, 500, 0.25), timed(9, 500, 0.5))
     assert not any("alike" in note for note in command_notes(subject, slower, subject.current))
 

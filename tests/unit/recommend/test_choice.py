@@ -79,6 +79,12 @@ def test_the_reasons_name_peak_share_and_gain_over_the_current_recipe() -> None:
     )
 
 
+def test_no_gain_is_told_where_runs_of_one_recipe_differ_by_half() -> None:
+    now, again, new = (trial(size, 700, samples_per_s=speed) for size, speed in ((4, 10), (4, 16), (12, 30)))
+    told = [explain(new, [*runs, new], BAND, current=CURRENT) for runs in ([again], [now, again])]
+    assert [any("times that" in each for each in reasons) for reasons in told] == [True, False]
+
+
 def test_a_choice_that_is_slower_than_what_runs_now_says_why() -> None:
     now, new = trial(4, 300, samples_per_s=20), trial(12, 700, samples_per_s=10)
     said = "The current recipe runs 20.0 samples/s; this is 0.50 times that, since the band comes first."

@@ -44,6 +44,13 @@ def test_a_half_that_is_faster_is_called_so() -> None:
     assert reason == "Half as large is faster: micro-batch 12 runs 22.0 samples/s with 64% of the device."
 
 
+def test_a_half_that_is_faster_above_the_band_is_said_to_be_there() -> None:
+    reason = knee_reason(CHOSEN, [CHOSEN, trial(12, 801, samples_per_s=22.0)], BAND)
+    assert (
+        reason == "Half as large is faster: micro-batch 12 runs 22.0 samples/s with 80% of the device, above the band."
+    )
+
+
 def test_any_smaller_size_that_is_faster_below_the_band_is_named_with_its_option() -> None:
     runs = [CHOSEN, trial(23, 599, samples_per_s=40.0), trial(12, 440, samples_per_s=16.0), trial(4, 200)]
     assert knee_reason(CHOSEN, runs, BAND) == (

@@ -48,6 +48,10 @@ def test_where_nothing_changes_it_says_what_stays() -> None:
     )
 
 
+def test_of_a_script_whose_memory_stays_it_is_doubted_that_it_heeds_the_precision() -> None:
+    assert said(run(temporaries=600), run(temporaries=600)).endswith("or the script does not heed its precision")
+
+
 def test_tf32_is_not_expected_to_save_any() -> None:
     same = run(parameters=100, activations=100)
     assert "tf32 changes how fp32 is multiplied" in said(same, same, Precision.TF32)
