@@ -109,12 +109,13 @@ def precision_table(report: RunReport) -> Table:
 
 
 def accumulation_table(report: RunReport) -> Table:
-    """Compare runs with accumulation to the runs of the same precision and micro-batch without."""
+    """Compare runs with accumulation to those of the same precision and micro-batch, and with what is recommended."""
     table = plain_table("Accumulation", "recipe", "global batch", "allocated", "process", "util", "per s")
     settings = {(t.recipe.precision, t.recipe.micro_batch_size) for t in report.trials if accumulates(t)}
     shown: set[str] = set()
     for trial in report.trials:
-        is_wanted = (trial.recipe.precision, trial.recipe.micro_batch_size) in settings
+        is_recommended = report.plan is not None and settings and trial.recipe == report.plan.recipe
+        is_wanted = is_recommended or (trial.recipe.precision, trial.recipe.micro_batch_size) in settings
         if trial.fits and is_wanted and str(trial.recipe) not in shown:
             shown.add(str(trial.recipe))
             table.add_row(

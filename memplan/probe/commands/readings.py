@@ -39,6 +39,10 @@ _NO_OPTIMIZER = (
 _PARTIAL_BATCHES = (
     "steps of two lengths take turns, as where the last batch of an epoch has fewer samples: the longer ones are timed"
 )
+_STILL_RISING = (
+    "the peak still rose in the second half of a trial's steps, and later batches may take more: more --steps show it"
+)
+_RISE_SHARE, _STEPS_UNTIL_STEADY = 0.03, 3
 _FAR_LONGER, _FEWEST_OF_TWO_LENGTHS, _TICK_S = 1.5, 4, 1e-6
 _WARMUP_SHARE = 3  # a third of the steps, two at least, is warm-up: compilers and autotuners work there
 
@@ -153,6 +157,8 @@ def notes_on(events: Sequence[Event], recipe: Recipe) -> tuple[str, ...]:
     timed = _timed(events)
     if len(_of_full_batches(timed)) < len(timed):
         notes.append(_PARTIAL_BATCHES)
+    if _still_rises(events):
+        notes.append(_STILL_RISING)
     notes += map(search_note, _searched_bytes(events))
     failures = (event.text.splitlines()[-1] for event in events if isinstance(event, HookFailed))
     notes += [f"the script could not be watched all through: {text}" for text in list(failures)[:1]]
@@ -164,6 +170,20 @@ def _searched_bytes(events: Sequence[Event]) -> list[int]:
     cards = [[step.card for step in _of(events, pid, StepEnded) if step.card] for pid in training_pids(events)]
     peaks = [(each[0].reserved_peak_bytes, each[-1].reserved_peak_bytes) for each in cards if each]
     return sorted(first for first, last in peaks if first > last)[-1:]
+
+
+def _still_rises(events: Sequence[Event]) -> bool:
+    """Whether a process's peak rose noticeably in the second half of its steps, from where its state was there on."""
+    for pid in training_pids(events):
+        peaks = [
+            step.card.reserved_peak_bytes if step.card else step.resident_peak_bytes
+            for step in _of(events, pid, StepEnded)
+        ]
+        if len(peaks) > _STEPS_UNTIL_STEADY and peaks[-1] > peaks[max(len(peaks) // 2, _STEPS_UNTIL_STEADY) - 1] * (
+            1 + _RISE_SHARE
+        ):
+            return True
+    return False
 
 
 def _last_steps(events: Sequence[Event]) -> dict[int, StepEnded]:

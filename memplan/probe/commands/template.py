@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeVar
 
-from memplan.errors import UsageError
+from memplan.errors import UsageError, hint_on_names
 from memplan.recipe import Precision, parse_precision
 
 if TYPE_CHECKING:
@@ -121,13 +121,19 @@ def _piece(match: re.Match[str]) -> str | Placeholder:
         raise UsageError(
             f"placeholder {match[0]} is not known",
             where=_WHERE,
-            hint=f"known are {', '.join(f'{{{each}}}' for each in PlaceholderName)}; write {{{{ }}}} for braces",
+            hint=_hint_on_placeholder(match["name"]),
         ) from None
     if match["words"] is None:
         return Placeholder(name=name)
     if name is not PlaceholderName.PRECISION:
         raise UsageError(f"placeholder {match[0]} takes no words", where=_WHERE, hint=f"write {{{name}}}")
     return Placeholder(name=name, words=_words(match["words"]))
+
+
+def _hint_on_placeholder(name: str) -> str:
+    known = [f"{{{each}}}" for each in PlaceholderName]
+    meant = hint_on_names(f"{{{name}}}", known, otherwise=f"known are {', '.join(known)};")
+    return f"{meant} write {{{{ and }}}} for braces of the command's own"
 
 
 def _refuse_unclosed(piece: str | Placeholder) -> None:

@@ -17,12 +17,19 @@ from memplan.report.estimates import breakdown_view, estimates_view, largest_tab
 from memplan.report.facts import compare, report_run, trial_row
 from memplan.report.html import run_to_html
 from memplan.report.layout import hanging, plain_table
-from memplan.report.trial_tables import EVIDENCE_INDENT, component_table, precision_table, range_table, trial_lines
+from memplan.report.trial_tables import (
+    EVIDENCE_INDENT,
+    accumulation_table,
+    component_table,
+    precision_table,
+    range_table,
+    trial_lines,
+)
 from memplan.report.wording import rate_text
 from memplan.results import DrawnSteps, LargestMicroBatch, OutcomeKind, PeakShare, PrecisionVerdict, RunStatus
 from memplan.units import GIB, MIB, format_bytes
 from tests import making
-from tests.making import estimate, trial
+from tests.making import estimate, plan, trial
 
 INTERRUPTED = RunStatus.INTERRUPTED
 CURRENT = trial(4, 300, number=1, purpose="current recipe", estimated_mib=280)
@@ -353,6 +360,13 @@ def test_a_run_that_failed_says_why_and_how_each_trial_ended(golden) -> None:
 def test_accumulation_is_not_compared_with_nothing() -> None:
     alone = trial(4, 300, accumulation_steps=2)
     assert "global batch" not in rendered(plan_view(report_run("run-1", (alone,), None)))
+
+
+def test_accumulation_is_compared_with_what_is_recommended_where_that_takes_the_batch_at_once() -> None:
+    split, whole = trial(4, 300, accumulation_steps=3), trial(12, 700)
+    report = report_run("run-1", (split, whole), plan(split.recipe, whole.recipe))
+    compared = [line.split()[1] for line in rendered(accumulation_table(report)).splitlines() if "fp32, " in line]
+    assert compared == ["4", "12"]
 
 
 def test_a_recipe_that_ran_twice_has_the_speed_of_its_fastest_run_in_every_table() -> None:

@@ -227,6 +227,24 @@ def test_what_the_search_for_algorithms_held_in_the_first_step_is_told() -> None
     assert notes_on([step(1, card=card(600)), *later], recipe) == ()
 
 
+@pytest.mark.parametrize(
+    ("peaks_mib", "is_told"),
+    [
+        ((400, 500, 500, 500, 500, 500), False),
+        ((400, 500, 500, 500, 500, 520), True),
+        ((400, 500, 500, 500, 510, 515), False),  # 3 %
+        ((400, 500, 520, 520, 520, 520), False),  # settled by the half
+        ((400, 500, 520), False),
+    ],
+)
+def test_a_peak_that_still_rises_is_told(peaks_mib: tuple[int, ...], is_told: bool) -> None:
+    steps = [step(number, peak_mib=peak) for number, peak in enumerate(peaks_mib, start=1)]
+    notes = notes_on(steps, Recipe(4))
+    assert any(note.startswith("the peak still rose") for note in notes) is is_told
+    on_card = [step(number, card=card(peak)) for number, peak in enumerate(peaks_mib, start=1)]
+    assert any(note.startswith("the peak still rose") for note in notes_on(on_card, Recipe(4))) is is_told
+
+
 def test_one_step_is_no_measurement() -> None:
     assert measured(built(), step(1)) is None
     assert measured() is None

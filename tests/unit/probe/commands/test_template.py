@@ -64,7 +64,8 @@ def test_what_belongs_to_the_shell_is_left_alone() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("t {batch_size}", "{batch_size} is not known"),
+        ("t {of_all}", "{of_all} is not known; known are"),
+        ("t {micro_batch_siz}", "{micro_batch_siz} is not known; did you mean {micro_batch_size} or"),
         (
             "t --bs 4",
             "has no {micro_batch_size}; write it where your script .* from CONFIG alone, write {patched_config}",
