@@ -81,8 +81,9 @@ class CpuReadings:
     def before_building(self) -> None:
         """Take what is resident once the user's code is imported as the context, and remember the tensors in it.
 
-        What loading a workload took meanwhile is no training process's.
+        What loading a workload took meanwhile is no training process's, and a card that it chose is not there.
         """
+        torch.set_default_device(None)
         forget_peak_resident_bytes()
         self._context_bytes = resident_bytes()
         self._earlier = storage_references("cpu")

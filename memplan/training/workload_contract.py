@@ -133,7 +133,8 @@ def check_batches(workload: Workload, batches: Mapping[int, Any]) -> None:
     if not shapes[0]:
         raise WorkloadError(
             f"the workload's batch function {name_of(workload.batch)} returned no tensor",
-            hint="return tensors, in dicts, lists, tuples or dataclasses where there are several",
+            hint="return tensors (torch.from_numpy makes them of arrays), in dicts, lists, tuples or dataclasses where "
+            "there are several",
         )
     if shapes[0] == shapes[1]:
         counted = next((each for each in shapes[0] if each), ())

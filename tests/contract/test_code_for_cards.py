@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -15,17 +16,16 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.utils.checkpoint import checkpoint
 
 from memplan.devices.cards import card_of_size, find_card
-from memplan.estimators import StepTrace, estimate
+from memplan.estimators import StepTrace, estimate, trace_step
 from memplan.recipe import Precision, Recipe
 from memplan.results import Component
 from memplan.units import MIB
 from memplan.workload import Workload
-from tests.contract.tracing import traced
-from tests.making import CPU
+from tests.contract.tracing import TEMPLATE, traced
+from tests.making import CPU, reference
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from memplan.devices.cards import DeviceSpec
 
@@ -77,6 +77,13 @@ def test_where_results_are_to_repeat_code_for_cards_is_followed() -> None:
     assert resized_or_padded <= usual & on_host
     assert not resized_or_padded & on_card
     assert "aten._unsafe_index" in on_card
+
+
+@pytest.mark.parametrize("device", [find_card("rtx-3090"), CPU], ids=["card", "cpu"])
+def test_a_card_that_code_chooses_by_default_is_the_one_that_is_traced_for(device: DeviceSpec) -> None:
+    source = reference("trial_workloads:chooses_a_card", Path(__file__).parent)
+    trace = trace_step(source, Recipe(micro_batch_size=2), device, template=TEMPLATE)
+    assert trace.timelines[0].block_bytes(2).max() == MIB  # its weights
 
 
 class Asking(nn.Linear):

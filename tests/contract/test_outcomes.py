@@ -81,6 +81,10 @@ def _is_left_behind(process: psutil.Process) -> bool:
         return False
 
 
+def test_a_card_that_code_chooses_where_there_is_none_is_the_cpu(end_of) -> None:
+    assert end_of("chooses_a_card").kind is OutcomeKind.FITS
+
+
 @pytest.mark.parametrize("how", ["started from nothing", "forked"])
 def test_a_recipe_that_fits_is_measured_component_by_component(template: Template, how: str) -> None:
     heard: list[TrialProgress] = []

@@ -47,6 +47,11 @@ def fits(config: Any) -> Workload:
     return workload()
 
 
+def chooses_a_card(config: Any) -> Workload:
+    torch.set_default_device("cuda")
+    return workload()
+
+
 def keeps_outputs(config: Any) -> Workload:
     """Keep 8 KiB a sample from every step."""
     kept: list[torch.Tensor] = []

@@ -40,10 +40,16 @@ _HINTS = (
         r"process group|Unsupported group type|NCCL|FSDP needs",
         "wrap no model, since replicas are counted all the same, and gather only if torch.distributed.is_initialized()",
     ),
-    (r"\bclosure\b", "choose an optimizer whose step needs no closure"),
+    (
+        r"\bclosure\b",
+        "choose an optimizer whose step needs no closure, or have your own script run: memplan probe --command",
+    ),
     (
         r"CUDA|NVIDIA|\bGPU\b",
-        "no GPU is visible while the step is traced: torch.accelerator.current_accelerator() or 'cpu' is what there is",
+        (
+            "no GPU is visible while the step is traced: leave .cuda() and the like out, since memplan places model "
+            "and batch; torch.accelerator.current_accelerator() or 'cpu' is what there is"
+        ),
     ),
 )
 

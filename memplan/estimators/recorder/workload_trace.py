@@ -7,6 +7,8 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from memplan.configs.workloads import let_go_of_payload, load_workload
 from memplan.devices.cards import DeviceKind
 from memplan.devices.host_memory import host_memory
@@ -89,6 +91,7 @@ def _trace_with(
     with emulation or nullcontext():
         workload = load_workload(request.source)
         let_go_of_payload(request.source)
+        torch.set_default_device(None)  # a card that code has chosen is not there; all is traced on the CPU
         host_context_bytes = resident_context_bytes() if request.device.kind is DeviceKind.CPU else None
 
         def trace(request: TraceRequest) -> StepTrace:
