@@ -83,7 +83,7 @@ def test_where_results_are_to_repeat_code_for_cards_is_followed() -> None:
 def test_a_card_that_code_chooses_by_default_is_the_one_that_is_traced_for(device: DeviceSpec) -> None:
     source = reference("trial_workloads:chooses_a_card", Path(__file__).parent)
     trace = trace_step(source, Recipe(micro_batch_size=2), device, template=TEMPLATE)
-    assert trace.timelines[0].block_bytes(2).max() == MIB  # its weights
+    assert MIB in trace.timelines[0].block_bytes(2)  # its weights
 
 
 class Asking(nn.Linear):

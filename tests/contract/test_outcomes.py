@@ -81,10 +81,6 @@ def _is_left_behind(process: psutil.Process) -> bool:
         return False
 
 
-def test_a_card_that_code_chooses_where_there_is_none_is_the_cpu(end_of) -> None:
-    assert end_of("chooses_a_card").kind is OutcomeKind.FITS
-
-
 @pytest.mark.parametrize("how", ["started from nothing", "forked"])
 def test_a_recipe_that_fits_is_measured_component_by_component(template: Template, how: str) -> None:
     heard: list[TrialProgress] = []
@@ -512,3 +508,7 @@ def test_where_data_fill_no_batch_the_outcome_says_how_many_samples_there_are(en
     assert (outcome.kind, outcome.available_samples) == (OutcomeKind.USER_ERROR, 30), outcome
     assert "for 64 it returned a tensor of shape (30, 512)" in outcome.evidence
     assert end_of("batch_of_at_most_thirty").available_samples is None
+
+
+def test_a_card_that_code_chooses_where_there_is_none_is_the_cpu(end_of) -> None:
+    assert end_of("chooses_a_card").kind is OutcomeKind.FITS
