@@ -183,7 +183,7 @@ def attend(  # noqa: PLR0917 - the operator's own signature
     mask = _as_float_mask(attn_mask, query.dtype)
     aten = torch.ops.aten
     if backend is Backend.FLASH:
-        return _flash(tensors, dropout=dropout_p, causal=is_causal, scale=scale)
+        return flash_attention(tensors, dropout=dropout_p, causal=is_causal, scale=scale)
     if backend is Backend.MATH:
         with _adding_a_mask():
             results = aten._scaled_dot_product_attention_math(
@@ -256,7 +256,8 @@ def _trains(*tensors: torch.Tensor) -> bool:
     return torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
 
 
-def _flash(tensors: _QueryKeyValue, *, dropout: float, causal: bool, scale: float | None) -> torch.Tensor:
+def flash_attention(tensors: _QueryKeyValue, *, dropout: float, causal: bool, scale: float | None) -> torch.Tensor:
+    """Run flash attention on query, key and value by head, heads padded to what its kernel takes."""
     head_dim = tensors[0].shape[-1]
     scale = head_dim**-0.5 if scale is None else scale  # of the unpadded head
     missing = -head_dim % _FLASH_HEAD_MULTIPLE

@@ -12,6 +12,7 @@ from memplan.estimators.fake_tensors.inference_mode import trace_inference_mode
 from memplan.estimators.fake_tensors.plain_derivatives import install_plain_derivatives
 from memplan.estimators.lowering.cuda_autocast import CudaAutocast
 from memplan.estimators.lowering.cuda_operators import install_cuda_operators
+from memplan.estimators.lowering.flash_attention_stand_in import FlashAttentionStandIn
 from memplan.estimators.lowering.flex_attention import FlexAttention
 from memplan.estimators.lowering.inductor_card import InductorCard, inductor_card
 from memplan.estimators.lowering.kernel_rules import KernelRules, cuda_kernels, host_kernels
@@ -55,6 +56,12 @@ def cuda_emulation_for(device: DeviceSpec, *, card_is_seen: bool) -> CudaEmulati
     """
     capability = _lowered_capability(device)
     return None if capability is None else CudaEmulation(device, capability, is_seen=card_is_seen)
+
+
+def flash_attention_stand_in(device: DeviceSpec) -> FlashAttentionStandIn | None:
+    """Return what stands for the flash_attn package on a card that is not there; None for others and the CPU."""
+    capability = _lowered_capability(device)
+    return None if capability is None or device.live_index is not None else FlashAttentionStandIn(capability)
 
 
 def _lowered_capability(device: DeviceSpec) -> tuple[int, int] | None:

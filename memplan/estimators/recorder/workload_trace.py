@@ -13,7 +13,7 @@ from memplan.configs.workloads import let_go_of_payload, load_workload
 from memplan.devices.cards import DeviceKind
 from memplan.devices.host_memory import host_memory
 from memplan.errors import TraceError, WorkloadError
-from memplan.estimators.lowering.target_device import cuda_emulation_for, lower_to
+from memplan.estimators.lowering.target_device import cuda_emulation_for, flash_attention_stand_in, lower_to
 from memplan.estimators.recorder.compiled_calls import GRAPHS_NOTE, UNCOMPILED_NOTE, is_inductor_given_any
 from memplan.estimators.recorder.fake_model import assign_instead_of_swapping
 from memplan.estimators.recorder.size_runs import SizeRunner, samples_vary
@@ -88,7 +88,8 @@ def _trace_with(
     emulation: CudaEmulation | None, request: TraceRequest, when_loaded: Callable[[Trace], None]
 ) -> StepTrace:
     """Load the workload and trace it, with CUDA emulated for user code."""
-    with emulation or nullcontext():
+    stand_in = flash_attention_stand_in(request.device)
+    with emulation or nullcontext(), nullcontext() if stand_in is None else stand_in.offered():
         workload = load_workload(request.source)
         let_go_of_payload(request.source)
         torch.set_default_device(None)  # a card that code has chosen is not there; all is traced on the CPU
@@ -99,7 +100,8 @@ def _trace_with(
                 found = _trace_loaded(workload, request, None if emulation is None else emulation.host_copies)
             samples = None if workload.training_samples is None else _training_samples(workload.training_samples)
             of_card = () if emulation is None else emulation.presence.notes
-            notes = (*notes_on_samples(workload.batch), *found.notes, *of_card)
+            of_package = () if stand_in is None else stand_in.notes
+            notes = (*notes_on_samples(workload.batch), *found.notes, *of_card, *of_package)
             return replace(found, host_context_bytes=host_context_bytes, training_samples=samples, notes=notes)
 
         when_loaded(lambda other: trace(replace(other, may_compute=False)))
