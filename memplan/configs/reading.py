@@ -164,9 +164,15 @@ def require_present(document: Document, keys: KnobKeys) -> None:
         for key in found:
             if not contains(document.values, key):
                 _require_value(document, name, key)
-                near = near_matches(document.values, key)
-                hint = f"did you mean {' or '.join(near)}?" if near else "name a key of the config"
+                hint = _hint_on_key(document, key)
                 raise ConfigError(f"there is no key {key!r} for {name}", where=str(document.path), hint=hint)
+
+
+def _hint_on_key(document: Document, key: str) -> str:
+    if "=" in key:  # of another knob, behind a comma
+        return "give --map once for each knob"
+    near = near_matches(document.values, key)
+    return f"did you mean {' or '.join(near)}?" if near else "name a key of the config"
 
 
 def _require_value(document: Document, name: KnobName, key: str) -> None:

@@ -140,6 +140,11 @@ def test_a_key_that_is_not_there_is_named_with_what_it_may_have_meant() -> None:
         plan(NOW, LARGER).apply({"train": {"bs": 4}}, knobs={"micro_batch_size": "data.bs"})
 
 
+def test_a_key_of_another_knob_behind_a_comma_is_told_where_it_goes() -> None:
+    with pytest.raises(ConfigError, match="give --map once for each knob"):
+        plan(NOW, LARGER).apply({"train": {"bs": 4}}, knobs={"micro_batch_size": "train.bs,precision=amp"})
+
+
 def test_two_places_for_the_batch_are_not_guessed_between() -> None:
     config = {"train": {"batch_size": 4}, "val": {"batch_size": 1}}
     with pytest.raises(UsageError, match=r"micro_batch_size may be any of train\.batch_size, val\.batch_size"):
