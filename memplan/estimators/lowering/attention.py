@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.nn import functional
 
+from memplan.estimators.lowering.determinism import requires_deterministic
 from memplan.estimators.lowering.torch_release import TORCH_RELEASE
 from memplan.training.half_precision import HALF_TYPES
 
@@ -137,7 +138,7 @@ def _suits_cudnn(call: AttentionCall, capability: tuple[int, int]) -> bool:
         and not (call.query_length == 1 and call.dropout)
         and not call.trains_mask
         and (TORCH_RELEASE < (2, 12) or (call.dropout * _CUDNN_DROPOUT_STEP).is_integer())
-        and not torch.are_deterministic_algorithms_enabled()
+        and not requires_deterministic()
         and _heads_match(call)
     )
 

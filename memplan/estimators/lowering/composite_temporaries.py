@@ -13,6 +13,7 @@ import torch
 
 from memplan.estimators.fake_tensors.fake_results import NO_REDUCTION
 from memplan.estimators.fake_tensors.known_values import known_true_count
+from memplan.estimators.lowering.determinism import prefers_deterministic
 from memplan.estimators.lowering.temporary_bytes import INT64_BYTES, NO_TEMPORARIES, TemporaryBytes
 from memplan.training.half_precision import HALF_TYPES
 
@@ -81,7 +82,7 @@ def sorts_places(args: tuple[Any, ...]) -> bool:
         args: of one of ``INDEXED_WRITES``.
     """
     accumulates = len(args) > 3 and bool(args[3])
-    return accumulates or (torch.are_deterministic_algorithms_enabled() and args[2].numel() > 1)
+    return accumulates or (prefers_deterministic() and args[2].numel() > 1)
 
 
 def _masks(indices: list[torch.Tensor | None]) -> list[torch.Tensor]:

@@ -10,6 +10,7 @@ from torch._prims_common import suggest_memory_format
 
 from memplan.estimators.lowering.contiguous_copies import convolution_layout, copies, laid_out_first
 from memplan.estimators.lowering.cudnn_depthwise import runs_depthwise_on_cudnn
+from memplan.estimators.lowering.determinism import prefers_deterministic
 from memplan.estimators.lowering.temporary_bytes import TemporaryBytes
 from memplan.estimators.temporaries.convolution_workspaces import workspace_bytes
 from memplan.estimators.temporaries.convolutions import Convolution, ConvolutionWorkspace, Pass, of_each_dimension
@@ -121,7 +122,7 @@ def _call(
         padding=padding,
         dilation=dilation,
         with_tf32=torch.backends.cudnn.conv.fp32_precision == "tf32",  # type: ignore[attr-defined]  # made at run time
-        deterministic=torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled(),
+        deterministic=torch.backends.cudnn.deterministic or prefers_deterministic(),
     )
 
 

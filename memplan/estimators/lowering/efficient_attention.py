@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from memplan.estimators.lowering.contiguous_copies import copies_by_position
+from memplan.estimators.lowering.determinism import requires_deterministic
 from memplan.estimators.lowering.temporary_bytes import FP32_BYTES, TemporaryBytes
 from memplan.estimators.temporaries.ruled_blocks import ruled_blocks
 from memplan.units import ceil_div, round_up
@@ -93,7 +92,7 @@ def efficient_backward(args: tuple[Any, ...], _result: Any, *, capability: tuple
             key_width=head_dim,
             value_width=value.shape[-1],
             rows=kernel.rows,
-            is_deterministic=torch.are_deterministic_algorithms_enabled(),
+            is_deterministic=requires_deterministic(),
         )
         accumulators = ruled_blocks(rule, batch * heads, length, key.shape[2])
     return TemporaryBytes(

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-
+from memplan.estimators.lowering.determinism import prefers_deterministic
 from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
 from memplan.estimators.temporaries.radix_sorts import radix_sort
 from memplan.estimators.temporaries.ruled_blocks import ruled_blocks
 from memplan.estimators.temporaries.sorts import SortOfIndices, SumsByIndex
 
 if TYPE_CHECKING:
+    import torch
+
     from memplan.estimators.lowering.temporary_bytes import Rule
     from memplan.estimators.temporaries.radix_sorts import RadixSort
 
@@ -36,7 +37,7 @@ def embedding_rules(capability: tuple[int, int], multiprocessors: int | None) ->
         by_frequency = len(args) > 4 and bool(args[4])
         most_at_once = 0 if by_frequency else _MOST_AT_ONCE
         sort = SortOfIndices(of_indices=sorted_like(indices), counts_each=by_frequency, most_at_once=most_at_once)
-        may_add_in_place = not torch.are_deterministic_algorithms_enabled()
+        may_add_in_place = not prefers_deterministic()
         sums = SumsByIndex(
             index_bytes=indices.element_size(),
             most_at_once=most_at_once,

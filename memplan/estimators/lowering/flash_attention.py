@@ -8,14 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from memplan.estimators.lowering.contiguous_copies import copies_by_position
+from memplan.estimators.lowering.determinism import requires_deterministic
 from memplan.estimators.lowering.temporary_bytes import FP32_BYTES, NO_TEMPORARIES, TemporaryBytes
 from memplan.estimators.temporaries.ruled_blocks import ruled_blocks
 from memplan.units import ceil_div, round_up
 
 if TYPE_CHECKING:
+    import torch
+
     from memplan.estimators.lowering.temporary_bytes import Blocks, Rule
 
 _PADDED_LENGTH = 128  # to a multiple of which rows of gradients are padded
@@ -96,12 +97,12 @@ class FlashKernels:
         """Output and gradient are read by position (``_flash_attention_backward`` in ``attention_backward.cu``)."""
         gradient, query, key, _, output = args[:5]
         copied = copies_by_position(gradient, output)
-        blocks = self._backward(_by_head(query, key), is_deterministic=torch.are_deterministic_algorithms_enabled())
+        blocks = self._backward(_by_head(query, key), is_deterministic=requires_deterministic())
         return TemporaryBytes(throughout=copied, after_results=blocks)
 
     def _packed_backward(self, args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
         call = _packed(*args[1:3], sequence_ends=args[6])
-        is_deterministic = torch.are_deterministic_algorithms_enabled()
+        is_deterministic = requires_deterministic()
         return TemporaryBytes(after_results=self._backward(call, is_deterministic=is_deterministic))
 
     def _backward_of_package(self, args: tuple[Any, ...], _result: Any) -> TemporaryBytes:

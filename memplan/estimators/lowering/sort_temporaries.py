@@ -10,6 +10,7 @@ import torch
 
 from memplan.estimators.lowering.composite_temporaries import INDEXED_WRITES, selected_positions, sorts_places
 from memplan.estimators.lowering.contiguous_copies import copies
+from memplan.estimators.lowering.determinism import prefers_deterministic
 from memplan.estimators.lowering.temporary_bytes import INT64_BYTES, NO_TEMPORARIES, TemporaryBytes
 from memplan.estimators.temporaries.radix_sorts import radix_sort
 from memplan.estimators.temporaries.ruled_blocks import ruled_blocks
@@ -157,7 +158,7 @@ def _scatter(args: tuple[Any, ...], _result: Any, *, capability: Capability) -> 
     """
     target, dim, index, values = args[:4]
     is_summed = len(args) < 5 or args[4] in _SUMMING
-    if not (torch.are_deterministic_algorithms_enabled() and isinstance(values, torch.Tensor) and is_summed):
+    if not (prefers_deterministic() and isinstance(values, torch.Tensor) and is_summed):
         return NO_TEMPORARIES
     dim %= max(index.dim(), 1)
     others = [each for each in range(index.dim()) if each != dim]
@@ -173,7 +174,7 @@ def _scatter(args: tuple[Any, ...], _result: Any, *, capability: Capability) -> 
 
 def _index_add(args: tuple[Any, ...], _result: Any, *, capability: Capability) -> TemporaryBytes:
     """To repeat its results, an addition by index is a write of scaled values (``index_add_cuda_impl``)."""
-    if not torch.are_deterministic_algorithms_enabled():
+    if not prefers_deterministic():
         return NO_TEMPORARIES
     target, dim, index, values = args[:4]
     put = _sorted_index_put((target, [None] * dim + [index], values, True), None, capability=capability)
@@ -182,7 +183,7 @@ def _index_add(args: tuple[Any, ...], _result: Any, *, capability: Capability) -
 
 def _index_copy(args: tuple[Any, ...], _result: Any, *, capability: Capability) -> TemporaryBytes:
     """To repeat its results, a copy by index is a write by indices (``index_copy_out``)."""
-    if not torch.are_deterministic_algorithms_enabled():
+    if not prefers_deterministic():
         return NO_TEMPORARIES
     target, dim, index, values = args[:4]
     return _sorted_index_put((target, [None] * dim + [index], values), None, capability=capability)

@@ -17,3 +17,11 @@ def deterministic() -> Iterator[None]:
     torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def warning_of_others() -> Iterator[None]:
+    """Algorithms that repeat their results where there are some, and a warning elsewhere."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(False)

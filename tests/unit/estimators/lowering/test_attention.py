@@ -64,6 +64,16 @@ def test_the_first_kernel_whose_checks_pass_is_chosen(
     assert choose_backend(replace(CALL, **changes), capability) is expected
 
 
+@pytest.mark.usefixtures("deterministic")
+def test_cudnn_is_not_chosen_where_results_must_repeat() -> None:
+    assert choose_backend(CALL, HOPPER) is Backend.FLASH
+
+
+@pytest.mark.usefixtures("warning_of_others")
+def test_cudnn_is_chosen_where_it_is_only_warned_of_what_does_not_repeat() -> None:
+    assert choose_backend(CALL, HOPPER) is Backend.CUDNN
+
+
 @pytest.mark.parametrize(
     ("changes", "capability", "expected"),
     [

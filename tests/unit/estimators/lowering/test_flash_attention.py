@@ -97,6 +97,12 @@ def test_deterministic_algorithms_accumulate_on_each_multiprocessor_that_shares_
     assert UNKNOWN_CARD[BACKWARD]((query,) * 5, None).after_results == (32 * KIB, 2 * MIB)
 
 
+@pytest.mark.usefixtures("warning_of_others")
+def test_where_other_algorithms_are_only_warned_of_attention_need_not_repeat_its_results() -> None:
+    query = heads(8)
+    assert backward(*(query,) * 5).after_results == (32 * KIB, 2 * MIB)
+
+
 def test_packed_sequences_are_padded_by_128_rows_each() -> None:
     query, key = packed(8), packed(2)
     rows = 8 * (1024 + 4 * 128)

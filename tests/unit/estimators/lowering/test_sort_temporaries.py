@@ -136,6 +136,11 @@ def test_a_scatter_by_the_same_index_everywhere_is_a_write_of_rows() -> None:
     )
 
 
+@pytest.mark.usefixtures("warning_of_others")
+def test_writes_are_sorted_where_other_algorithms_are_only_warned_of() -> None:
+    assert taken("aten.index_copy", meta(512, 64), 0, ROWS, VALUES) != ()
+
+
 def test_writes_whose_results_need_not_repeat_are_not_sorted() -> None:
     target = meta(512, 64)
     assert taken("aten.index_add", target, 0, ROWS, VALUES) == ()
