@@ -75,21 +75,18 @@ class FlashAttentionStandIn:
         versions.update(offered)  # other modules hold it, too
         stack.callback(versions.update, usual)
 
+    # What changes no allocation, as windows do, they do not take: transformers gives only what signatures name.
     def equal_lengths(
         self,
         q: torch.Tensor,
         k: torch.Tensor,
         v: torch.Tensor,
         *,
-        dropout_p: float = 0.0,
+        causal: bool,
         softmax_scale: float | None = None,
-        causal: bool = False,
-        window_size: tuple[int, int] = (-1, -1),
-        softcap: float = 0.0,
-        deterministic: bool = False,
+        dropout_p: float = 0.0,
     ) -> torch.Tensor:
         """Stand for ``flash_attn_func``: samples, positions, heads and their numbers are the dimensions."""
-        del window_size, softcap, deterministic
         self._called_with(q)
         by_head = (q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
         return flash_attention(by_head, dropout=dropout_p, causal=causal, scale=softmax_scale).transpose(1, 2)
@@ -104,19 +101,15 @@ class FlashAttentionStandIn:
         cu_seqlens_k: torch.Tensor,
         max_seqlen_q: int,
         max_seqlen_k: int,
-        dropout_p: float = 0.0,
+        causal: bool,
         softmax_scale: float | None = None,
-        causal: bool = False,
-        window_size: tuple[int, int] = (-1, -1),
-        softcap: float = 0.0,
-        deterministic: bool = False,
     ) -> torch.Tensor:
         """Stand for ``flash_attn_varlen_func``: positions of all sequences, heads and their numbers."""
-        del dropout_p, softmax_scale, window_size, softcap, deterministic
         self._called_with(q)
         importlib.import_module("torch.nn.attention.varlen")  # which makes the operator
-        ends, lengths = (cu_seqlens_q, cu_seqlens_k), (int(max_seqlen_q), int(max_seqlen_k))
-        attended: torch.Tensor = torch.ops.torch_attn._varlen_attn(q, k, v, *ends, *lengths, causal)[0]  # noqa: SLF001 - as above
+        attend = torch.ops.torch_attn._varlen_attn  # noqa: SLF001 - as above
+        lengths = (int(max_seqlen_q), int(max_seqlen_k))
+        attended: torch.Tensor = attend(q, k, v, cu_seqlens_q, cu_seqlens_k, *lengths, causal, softmax_scale)[0]
         return attended
 
     def _called_with(self, query: torch.Tensor) -> None:

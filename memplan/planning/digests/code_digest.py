@@ -2,9 +2,8 @@
 
 Code of the user's own is counted file by file: the modules that are named, what they import, the whole of a package,
 and the neighbours of a named module, with the environment variables that they name. Installed packages are counted by
-their version. Not counted: what is imported
-under a name that no source spells out, files other than Python and compiled modules, and what an installed package
-imports in turn.
+their version. Not counted: what is imported under a name that no source spells out, files other than Python and
+compiled modules, and what an installed package imports in turn.
 """
 
 from __future__ import annotations
