@@ -85,6 +85,11 @@ def test_no_gain_is_told_where_runs_of_one_recipe_differ_by_half() -> None:
     assert [any("times that" in each for each in reasons) for reasons in told] == [True, False]
 
 
+def test_a_gain_that_no_recipe_explains_is_not_told_in_figures() -> None:
+    now, new = trial(4, 300, samples_per_s=10), trial(12, 700, samples_per_s=1000)
+    assert "this is more than ten times that." in explain(new, [now, new], BAND, current=CURRENT)[-1]
+
+
 def test_a_choice_that_is_slower_than_what_runs_now_says_why() -> None:
     now, new = trial(4, 300, samples_per_s=20), trial(12, 700, samples_per_s=10)
     said = "The current recipe runs 20.0 samples/s; this is 0.50 times that, since the band comes first."
