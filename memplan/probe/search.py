@@ -195,11 +195,16 @@ class _Search:
         return self._sizes[min(max(place, low + 1), high - 1)]
 
     def _below_failure(self, best: int | None) -> int | None:
-        """Return a size halfway, by ratio, to the smallest that did not do; None after two failures, or in the band."""
+        """Return a size halfway, by ratio, to the smallest that did not do; None after two failures, or in the band.
+
+        It is a multiple of the largest that did, where there is one between: some code takes no other sizes.
+        """
         if best is None or len(self._failed) > 1 or self._peak(best) >= self._target.lower_bytes:
             return None
         beyond = min([*self._failed, *(size for size in self._readings if not self._is_good(size))])
-        size = self._sizes[bisect_right(self._sizes, math.isqrt(best * beyond)) - 1]
+        halfway = math.isqrt(best * beyond)
+        multiple = max(round(halfway / best), 2) * best
+        size = self._sizes[bisect_right(self._sizes, multiple if multiple < beyond else halfway) - 1]
         return size if size > best and beyond > best * _WORTH_A_TRIAL else None
 
     def _is_enough(self, best: int) -> bool:

@@ -260,9 +260,9 @@ def test_another_failure_than_memory_stops_the_search_and_does_not_shrink_the_ba
     ("runs_up_to", "tried", "best"),
     [
         (16, (72, 24), 8),  # by ratio, 24 lies halfway between the 8 that ran and the 72 that did not
-        (24, (72, 24, 41), 24),
-        (45, (72, 24, 41, 54), 41),
-        (60, (72, 24, 41, 54), 54),  # 640 000 is in the band
+        (24, (72, 24, 48), 24),  # 41 would lie halfway, and 48 is twice 24
+        (50, (72, 24, 48, 58), 48),
+        (60, (72, 24, 48, 58), 58),  # 680 000 is in the band
     ],
 )
 def test_below_a_size_that_failed_otherwise_one_more_failure_is_borne(
