@@ -79,6 +79,41 @@ def test_where_results_are_to_repeat_code_for_cards_is_followed() -> None:
     assert "aten._unsafe_index" in on_card
 
 
+class Classifying(nn.Linear):
+    """A loss for each pixel of images."""
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        images = super().forward(batch).view(-1, 4, 4, 4)
+        return functional.cross_entropy(images, torch.zeros(len(images), 4, 4, dtype=torch.int64))
+
+
+def strictly_repeating() -> nn.Module:
+    torch.use_deterministic_algorithms(True)
+    return Classifying(WIDTH, WIDTH)
+
+
+def repeating_where_possible() -> nn.Module:
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    return Classifying(WIDTH, WIDTH)
+
+
+@pytest.mark.parametrize(
+    ("model", "device", "is_told"),
+    [
+        (strictly_repeating, None, True),
+        (strictly_repeating, CPU, False),
+        (repeating_where_possible, None, False),
+        (lambda: Classifying(WIDTH, WIDTH), None, False),
+    ],
+    ids=["strict", "on the CPU", "warned of", "usual"],
+)
+def test_operators_that_a_card_refuses_under_deterministic_algorithms_are_told(
+    model: Callable[[], nn.Module], device: DeviceSpec | None, is_told: bool
+) -> None:
+    said = "the card refuses nll_loss2d_forward, which cannot repeat results"
+    assert any(note.startswith(said) for note in trace_of(model, device=device).notes) is is_told
+
+
 @pytest.mark.parametrize("device", [find_card("rtx-3090"), CPU], ids=["card", "cpu"])
 def test_a_card_that_code_chooses_by_default_is_the_one_that_is_traced_for(device: DeviceSpec) -> None:
     source = reference("trial_workloads:chooses_a_card", Path(__file__).parent)

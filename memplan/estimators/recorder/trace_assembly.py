@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from memplan.devices.cards import DeviceKind
+from memplan.estimators.lowering.determinism import notes_on_refused
 from memplan.estimators.lowering.target_device import lowering_notes, uncounted_on
 from memplan.estimators.recorder.repeated_steps import drawn_batches, interleave_typical_steps, repeat_last_step
 from memplan.estimators.recorder.size_fits import envelope_timeline, fit_timeline, proportional_timeline, same_structure
@@ -62,6 +64,8 @@ def assemble_trace(
     if torch.backends.cudnn.benchmark:
         timelines = tuple(_searching(each) for each in timelines)
     model, device = recorder.model, recorder.device
+    if device.kind is not DeviceKind.CPU:
+        notes += notes_on_refused({name for each in recordings for name in each.operator_names})
     return StepTrace(
         workload_name=recorder.workload.name or type(model).__name__,
         recipe=recorder.recipe,
