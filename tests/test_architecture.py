@@ -15,7 +15,17 @@ PACKAGE = Path(__file__).parents[1] / "memplan"
 # A part of the package (a module or package at its top) imports only parts above it in this list, and parts on its own
 # line without cycles.
 LAYERS = (
-    ("crossings", "units", "errors", "json_documents", "notebooks", "torch_releases", "user_places", "version"),
+    (
+        "crossings",
+        "units",
+        "errors",
+        "json_documents",
+        "late_imports",
+        "notebooks",
+        "torch_releases",
+        "user_places",
+        "version",
+    ),
     ("recipe", "torch_settings", "workload", "results", "training_checks", "patches", "run_names"),
     ("children", "devices", "launchers", "process_identity", "textfiles", "worst_case"),
     ("configs",),

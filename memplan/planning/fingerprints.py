@@ -27,13 +27,13 @@ from memplan.devices.cards import DeviceKind
 from memplan.devices.processor import processor_name
 from memplan.json_documents import json_ready
 from memplan.planning.digests.code_digest import code_digest
-from memplan.planning.digests.named_variables import named_variables
+from memplan.planning.digests.named_variables import named_variables, steady_variables
 from memplan.units import MIB
 from memplan.version import __version__
 from memplan.workload import PickledWorkload, TrainingCommand
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from memplan.configs import UserConfig
     from memplan.devices.cards import DeviceSpec
@@ -101,26 +101,40 @@ def _source_facts(subject: Subject) -> tuple[object, ...]:
 def _command_facts(command: TrainingCommand) -> tuple[object, ...]:
     """Return a training command with the files and variables that it names, and the code behind its scripts."""
     words = [word.strip("\"'") for word in command.template.split()]
-    folder = Path(command.working_folder)
-    named = _files_among([*words, *([command.config_path] if command.config_path else [])], folder)
-    read = {path: path.read_bytes() for path in named}
-    texts = {path: text for path, text in read.items() if len(text) <= _LARGEST_FILE_BYTES}
-    for text in texts.values():
-        beside = _files_among(_FILE_NAME.findall(text.decode(errors="replace")), folder)
-        read |= {path: path.read_bytes() for path in beside if path.stat().st_size <= _LARGEST_FILE_BYTES}
+    folder = command.working_folder
+    named = _files_among([*words, *([command.config_path] if command.config_path else [])], (folder,))
+    small = [path.read_bytes() for path in named if path.stat().st_size <= _LARGEST_FILE_BYTES]
+    beside = [name for text in small for name in _FILE_NAME.findall(text.decode(errors="replace"))]
+    files = dict.fromkeys((*named, *_files_among(beside, (folder,), most_bytes=_LARGEST_FILE_BYTES)))
     scripts = [path for path in named if path.suffix == ".py"]
     modules = [path.stem for path in scripts]
     modules += [module for option, module in itertools.pairwise(words) if option == "-m"]
-    folders = dict.fromkeys(str(folder) for folder in (*(each.parent for each in scripts), command.working_folder))
-    contents = [(str(path), hashlib.sha256(content).hexdigest()) for path, content in read.items()]
-    variables = [list(named_variables(each, os.environ)) for each in (command.template.encode(), *texts.values())]
-    return (json_ready(command), contents, variables, code_digest(modules, tuple(folders)))
+    folders = dict.fromkeys(str(each) for each in (*(path.parent for path in scripts), folder))
+    variables = steady_variables(os.environ)
+    read = [named_variables(each, variables) for each in (command.template.encode(), *small)]
+    return (json_ready(command), _contents(files), read, code_digest(modules, tuple(folders)))
 
 
-def _files_among(names: Iterable[str], folder: Path) -> list[Path]:
-    """Return the files that some words name from a folder, each once."""
-    paths = (folder / name for name in dict.fromkeys(names) if 0 < len(name) < _LONGEST_NAME)
-    return [path for path in paths if path.is_file()]
+def _files_among(names: Iterable[str], folders: Sequence[str], most_bytes: int | None = None) -> list[Path]:
+    """Return the files that some words name, each once, from the first folder that has it.
+
+    Args:
+        names: words, most of which name none.
+        folders: where relative ones may lie.
+        most_bytes: of a file; None for any size.
+    """
+    found = []
+    for name in dict.fromkeys(names):
+        for folder in folders if 0 < len(name) < _LONGEST_NAME and "\0" not in name else ():
+            path = Path(folder, name)
+            if path.is_file() and (most_bytes is None or path.stat().st_size <= most_bytes):
+                found.append(path)
+                break
+    return found
+
+
+def _contents(files: Iterable[Path]) -> list[tuple[str, str]]:
+    return [(str(path), hashlib.sha256(path.read_bytes()).hexdigest()) for path in files]
 
 
 def _config_facts(config: UserConfig) -> tuple[object, ...]:
@@ -145,14 +159,8 @@ def _is_module(folder: Path, name: str) -> bool:
 
 def _files_named_in(source: WorkloadReference) -> list[tuple[str, str]]:
     """Return the small files that the config names, such as another tool's, by their content."""
-    found = []
-    for text in sorted(set(_texts(source.config))):
-        for folder in source.search_path if 0 < len(text) < _LONGEST_NAME and "\0" not in text else ():
-            path = Path(folder, text)
-            if path.is_file() and path.stat().st_size <= _LARGEST_FILE_BYTES:
-                found.append((str(path), hashlib.sha256(path.read_bytes()).hexdigest()))
-                break
-    return found
+    names = sorted(set(_texts(source.config)))
+    return _contents(_files_among(names, source.search_path, most_bytes=_LARGEST_FILE_BYTES))
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -3,7 +3,8 @@
 Predict, confirm, correct: the predicted curve of the peak over the micro-batch proposes the size that comes closest to
 the upper edge of the band; one trial confirms it. A peak outside the band corrects the curve, and the search tries
 again. Only when that fails too, or a reading contradicts the others, does it bisect. Every size it returns was tried.
-Where a size fails for another reason than memory, one between it and the largest that ran is tried.
+Where a size fails for another reason than memory, sizes between it and the largest that ran are tried until another
+one fails.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class Reading:
     """What a trial of one size said.
 
     Args:
-        kind: ``FAILED`` is for another reason than memory: no larger size is tried then, and a smaller one once.
+        kind: ``FAILED`` is for another reason than memory: no larger size is tried then, and none after a second.
         peak_bytes: measured device peak; None where the trial ended before it was known.
         available_samples: how many the data has, where they are too few for the size; no larger one is tried then.
     """

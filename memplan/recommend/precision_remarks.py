@@ -17,9 +17,8 @@ _NOTABLE_SHARE = 0.25  # below, what stays in fp32 is not why the rest saves not
 _KEPT_IN_FP32 = ("parameters", "gradients", "optimizer_state", "buffers")
 _OF_TENSORS = ("activations", "temporaries", "workspaces", "inputs")
 _NOTHING_IN_HALF = "its peak falls where nothing is stored in half"
-_NOT_HEEDED = (
-    f"{_NOTHING_IN_HALF}, or the script does not heed its precision"  # of a command, whose tensors are no known
-)
+# Of a training command, whose activations are not told from its temporaries.
+_NOT_HEEDED = f"{_NOTHING_IN_HALF}, or the script does not heed its precision"
 # torch.amp.GradScaler starts at 2**16 and loses half with every skipped step; below 1 it makes gradients smaller.
 _COLLAPSED_BELOW = 1.0
 

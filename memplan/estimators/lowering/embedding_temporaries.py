@@ -37,11 +37,10 @@ def embedding_rules(capability: tuple[int, int], multiprocessors: int | None) ->
         by_frequency = len(args) > 4 and bool(args[4])
         most_at_once = 0 if by_frequency else _MOST_AT_ONCE
         sort = SortOfIndices(of_indices=sorted_like(indices), counts_each=by_frequency, most_at_once=most_at_once)
-        may_add_in_place = not prefers_deterministic()
         sums = SumsByIndex(
             index_bytes=indices.element_size(),
             most_at_once=most_at_once,
-            most_rows=most_rows if may_add_in_place else 0,
+            most_rows=0 if prefers_deterministic() else most_rows,
         )
         return _summed_by_index(indices, result, sort, sums)
 

@@ -102,16 +102,15 @@ class FlashKernels:
 
     def _packed_backward(self, args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
         call = _packed(*args[1:3], sequence_ends=args[6])
-        is_deterministic = requires_deterministic()
-        return TemporaryBytes(after_results=self._backward(call, is_deterministic=is_deterministic))
+        return TemporaryBytes(after_results=self._backward(call, is_deterministic=requires_deterministic()))
 
     def _backward_of_package(self, args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
-        _sums, *blocks = self._backward(_by_position(*args[1:3]), is_deterministic=args[16])
-        return TemporaryBytes(after_results=tuple(blocks))  # the sums are its result
+        blocks = self._backward(_by_position(*args[1:3]), is_deterministic=args[16])
+        return TemporaryBytes(after_results=blocks[1:])  # the sums are its result
 
     def _packed_backward_of_package(self, args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
-        _sums, *blocks = self._backward(_packed(*args[1:3], sequence_ends=args[9]), is_deterministic=args[20])
-        return TemporaryBytes(after_results=tuple(blocks))
+        blocks = self._backward(_packed(*args[1:3], sequence_ends=args[9]), is_deterministic=args[20])
+        return TemporaryBytes(after_results=blocks[1:])  # as above
 
     def _forward(self, call: FlashCall, *, dropout: float) -> TemporaryBytes:
         """Sums and outputs of parts of the keys, among which idle multiprocessors share the work, without dropout.

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from memplan.estimators.absent_card.late_imports import when_imported
 from memplan.estimators.fake_tensors.replaced import replaced
 from memplan.estimators.lowering.attention import flash_attention
+from memplan.late_imports import when_imported
 from memplan.training.half_precision import HALF_TYPES
 
 if TYPE_CHECKING:
@@ -68,12 +68,10 @@ class FlashAttentionStandIn:
                 return found
             return self.equal_lengths, self.packed, None, user._pad_input, user._unpad_input  # noqa: SLF001 - its own
 
-        available = {"general_availability_check": _yes, "supported_devices": ((_yes, "cuda"),)}
-        offered = {**versions, _VERSION: {**versions[_VERSION], **available}}
         stack.enter_context(replaced(user, "_lazy_imports", imports))
-        usual = dict(versions)
-        versions.update(offered)  # other modules hold it, too
-        stack.callback(versions.update, usual)
+        requirements = versions[_VERSION]
+        stack.callback(requirements.update, dict(requirements))
+        requirements.update(general_availability_check=_yes, supported_devices=((_yes, "cuda"),))
 
     # What changes no allocation, as windows do, they do not take: transformers gives only what signatures name.
     def equal_lengths(

@@ -183,8 +183,6 @@ def _index_add(args: tuple[Any, ...], _result: Any, *, capability: Capability) -
 
 def _index_copy(args: tuple[Any, ...], _result: Any, *, capability: Capability) -> TemporaryBytes:
     """To repeat its results, a copy by index is a write by indices (``index_copy_out``)."""
-    if not prefers_deterministic():
-        return NO_TEMPORARIES
     target, dim, index, values = args[:4]
     return _sorted_index_put((target, [None] * dim + [index], values), None, capability=capability)
 

@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan.planning.digests.named_variables import named_variables
+from memplan.planning.digests.named_variables import named_variables, steady_variables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -48,6 +48,7 @@ class _Imports:
 
     def __init__(self, search_path: Sequence[str]) -> None:
         self._search_path = tuple(map(Path, search_path))
+        self._variables = steady_variables(os.environ)
         self._seen: set[str] = set()
         self._files: set[Path] = set()
 
@@ -69,7 +70,7 @@ class _Imports:
                 for path in self._sources(place, with_neighbours=top in named):
                     content = path.read_bytes()
                     yield f"{path}: {hashlib.sha256(content).hexdigest()}"
-                    yield from named_variables(content, os.environ)
+                    yield from named_variables(content, self._variables)
                     pending.extend(_imported(content))
                 yield from _compiled(place)
 

@@ -2,8 +2,8 @@
 
 Python runs it at the start of every process of the command. It waits until the process imports torch's optimizers, if
 it ever does, and then listens on torch's global optimizer-step hooks. What it sees goes line by line into a file that
-memplan reads. Standard library and torch only, any Python that runs torch, and ``hook_figures``, which is copied with
-it; whatever fails in here is reported and never reaches the script.
+memplan reads. Standard library and torch only, any Python that runs torch, and ``hook_figures`` and ``late_imports``,
+which are copied with it; whatever fails in here is reported and never reaches the script.
 
 A *step* is a step of the optimizer that has stepped most often, so that a script with several optimizers counts its
 iterations once. A step that a gradient scaler skips is none; it is counted as skipped within the step that follows.
@@ -29,7 +29,9 @@ from typing import Any
 
 if __name__ == "sitecustomize":  # a copy, in whatever Python the script runs: memplan itself may not be there
     import memplan_hook_figures as figures
+    import memplan_late_imports as late_imports
 else:
+    from memplan import late_imports
     from memplan.probe.commands import hook_figures as figures
 
 SETTINGS_VARIABLE = "MEMPLAN_OBSERVE"
@@ -295,31 +297,6 @@ class Observer:
             time.sleep(0.01)
 
 
-class OptimizerFinder:
-    """Finds torch's optimizer module as always, and has it observed once it is loaded; nothing else is touched."""
-
-    def __init__(self, observer: Observer) -> None:
-        self._observer = observer
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Return the module's own spec, its loader followed by the observer; None for any other module."""
-        if name != _OPTIMIZERS:
-            return None
-        sys.meta_path.remove(self)
-        found = (finder.find_spec(name, path, target) for finder in sys.meta_path)
-        spec = next((each for each in found if each is not None), None)
-        if spec is not None and spec.loader is not None:
-            loader: Any = spec.loader
-            loading = loader.exec_module
-
-            def load_then_watch(module: Any) -> None:
-                loading(module)
-                self._observer.guarded(self._observer.watch_optimizers)(module)
-
-            loader.exec_module = load_then_watch
-        return spec
-
-
 def observe_this_process(settings: str) -> None:
     """Start observing, by the settings that memplan has left in the environment."""
     observer = Observer(**json.loads(settings))
@@ -331,7 +308,7 @@ def observe_this_process(settings: str) -> None:
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="utf-8")
     os.register_at_fork(after_in_child=observer.reset)
     observer.watch_uncaught()
-    sys.meta_path.insert(0, OptimizerFinder(observer))
+    sys.meta_path.insert(0, late_imports.LateImport(_OPTIMIZERS, observer.guarded(observer.watch_optimizers)))
 
 
 def run_the_next_sitecustomize() -> None:

@@ -98,15 +98,14 @@ def parameters_beside(trained: list[Any]) -> list[Any]:
     import torch  # noqa: PLC0415 - as above
 
     places = {each.device for each in trained}
-    alive = (
-        each for each in gc.get_objects() if issubclass(type(each), torch.nn.Parameter)
-    )  # ``isinstance`` runs code
+    # ``isinstance`` would run code of proxies.
+    alive = (each for each in gc.get_objects() if issubclass(type(each), torch.nn.Parameter))
     return [*trained, *(each for each in alive if each.device in places)]
 
 
 def leaves_of(losses: list[Any]) -> list[Any]:
     """Return the tensors whose gradients a backward pass will leave in them, by the graph that led to some losses."""
-    found, seen, nodes = [], set(), [each.grad_fn for each in losses]
+    found, seen, nodes = [], set(), [getattr(each, "grad_fn", None) for each in losses]  # an edge has none
     while nodes:
         node = nodes.pop()
         if node is None or node in seen:

@@ -42,7 +42,7 @@ _PARTIAL_BATCHES = (
 _STILL_RISING = (
     "the peak still rose in the second half of a trial's steps, and later batches may take more: more --steps show it"
 )
-_RISE_SHARE, _STEPS_UNTIL_STEADY = 0.03, 3
+_RISE_SHARE, _STEADY_FROM = 0.03, 3
 _FAR_LONGER, _FEWEST_OF_TWO_LENGTHS, _TICK_S = 1.5, 4, 1e-6
 _WARMUP_SHARE = 3  # a third of the steps, two at least, is warm-up: compilers and autotuners work there
 
@@ -174,16 +174,16 @@ def _searched_bytes(events: Sequence[Event]) -> list[int]:
 
 def _still_rises(events: Sequence[Event]) -> bool:
     """Whether a process's peak rose noticeably in the second half of its steps, from where its state was there on."""
-    for pid in training_pids(events):
-        peaks = [
-            step.card.reserved_peak_bytes if step.card else step.resident_peak_bytes
-            for step in _of(events, pid, StepEnded)
-        ]
-        if len(peaks) > _STEPS_UNTIL_STEADY and peaks[-1] > peaks[max(len(peaks) // 2, _STEPS_UNTIL_STEADY) - 1] * (
-            1 + _RISE_SHARE
-        ):
-            return True
-    return False
+    return any(_rises_late(_of(events, pid, StepEnded)) for pid in training_pids(events))
+
+
+def _rises_late(steps: Sequence[StepEnded]) -> bool:
+    half = max(len(steps) // 2, _STEADY_FROM)
+    return len(steps) > half and _peak_bytes(steps[-1]) > _peak_bytes(steps[half - 1]) * (1 + _RISE_SHARE)
+
+
+def _peak_bytes(step: StepEnded) -> int:
+    return step.card.reserved_peak_bytes if step.card else step.resident_peak_bytes
 
 
 def _last_steps(events: Sequence[Event]) -> dict[int, StepEnded]:

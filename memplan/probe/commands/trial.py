@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memplan import late_imports
 from memplan.children import run_child
 from memplan.devices.cards import DeviceKind
 from memplan.probe.commands import hook as command_hook
@@ -131,7 +132,11 @@ def _environment(request: TrialRequest, command: TrainingCommand, folder: Path, 
 
 def install_hook(folder: Path) -> None:
     """Copy the hook into a folder, by the names under which Python and the hook look for its parts."""
-    parts = {"sitecustomize.py": command_hook.__file__, "memplan_hook_figures.py": hook_figures.__file__}
+    parts = {
+        "sitecustomize.py": command_hook.__file__,
+        "memplan_hook_figures.py": hook_figures.__file__,
+        "memplan_late_imports.py": late_imports.__file__,
+    }
     for name, path in parts.items():
         (folder / name).write_bytes(Path(path).read_bytes())
 

@@ -1,11 +1,12 @@
-"""Work on a module that may be imported later than now."""
+"""Work on a module that may be imported later than now.
+
+Standard library only, any Python that runs torch: it is copied beside what observes training scripts.
+"""
 
 from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
-from importlib.abc import MetaPathFinder
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def when_imported(name: str, work: Callable[[ModuleType], None]) -> Iterator[Non
         work(sys.modules[name])
         yield
         return
-    finder = _FinderOfOne(name, work)
+    finder = LateImport(name, work)
     sys.meta_path.insert(0, finder)
     try:
         yield
@@ -35,19 +36,27 @@ def when_imported(name: str, work: Callable[[ModuleType], None]) -> Iterator[Non
             sys.meta_path.remove(finder)
 
 
-class _FinderOfOne(MetaPathFinder):
-    """Finds one module as always, and has it worked on once it is loaded."""
+class LateImport:
+    """Finds one module as always, and has it worked on once it is loaded; nothing else is touched.
+
+    It goes first in ``sys.meta_path``, and leaves that when the module is found.
+
+    Args:
+        name: dotted name of the module.
+        work: gets the module.
+    """
 
     def __init__(self, name: str, work: Callable[[ModuleType], None]) -> None:
         self._name = name
         self._work = work
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        del path, target
+        """Return the module's own spec, its loader followed by the work; None for any other module."""
         if fullname != self._name:
             return None
         sys.meta_path.remove(self)
-        spec = find_spec(fullname)
+        found = (finder.find_spec(fullname, path, target) for finder in sys.meta_path)
+        spec = next((each for each in found if each is not None), None)
         if spec is not None and spec.loader is not None:
             loader: Any = spec.loader
             loading = loader.exec_module

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from memplan.estimators.absent_card.late_imports import when_imported
+from memplan.late_imports import when_imported
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
