@@ -53,6 +53,8 @@ _IN_ALL = re.compile(
     r"(?:\baccelerate\s+launch\b.*?--num[-_]processes(?:=|\s+)|\bmpi(?:run|exec)\b.*?\s-np?\s+)(\d+)\b", re.DOTALL
 )
 _LAUNCHERS = re.compile(r"\b(?:torchrun|torch\.distributed|accelerate|deepspeed)\b")
+_SHARING_OPTIONS = re.compile(r"\b(?:accelerate\s+launch|mpi(?:run|exec)|srun)\b")
+_PROGRAM = re.compile(r"(?<!\S)(?:\S+\.py[\"']?(?!\S)|-m\s+(?!torch\.distributed|accelerate|deepspeed))")
 # Of Slurm: processes in all, those of a node, and nodes.
 _SRUN = re.compile(r"\bsrun\b")
 _DIRECTIVE = re.compile(r"^#SBATCH\s+(.*)", re.MULTILINE)
@@ -109,13 +111,20 @@ def world_size_of_command(line: str, script: str = "") -> int | None:
         line: the command.
         script: the job script that it is part of, whose ``#SBATCH`` lines hold for ``srun`` as well.
     """
-    in_all, per_node, nodes = (pattern.search(line) for pattern in (_IN_ALL, _PER_NODE, _NODES))
-    if in_all:
+    launcher = _options_of_launcher(line)
+    if in_all := _IN_ALL.search(launcher):
         return int(in_all[1]) or None
-    tasks = _tasks_of_slurm(line, script)
+    per_node, nodes = _PER_NODE.search(line), _NODES.search(line)  # detectron2's scripts launch their own processes
+    tasks = _tasks_of_slurm(launcher, script)
     if per_node is None:
         return None if _LAUNCHERS.search(line) else tasks
     return int(per_node[1]) * (int(nodes[1] or tasks or 0) if nodes else 1) or None
+
+
+def _options_of_launcher(line: str) -> str:
+    """Return a command from its first launcher whose options programs share, up to the program; empty without one."""
+    launcher = _SHARING_OPTIONS.search(line)
+    return _PROGRAM.split(line[launcher.start() :], maxsplit=1)[0] if launcher else ""
 
 
 def _tasks_of_slurm(line: str, script: str) -> int | None:

@@ -87,8 +87,9 @@ def key_within(source: SourceFile, key: str) -> str | None:
 
 
 def absolute_path(path: Path) -> Path:
-    """Return a path as mmcv's loader would: absolute, without ``..``, symbolic links kept."""
-    return Path(os.path.abspath(path.expanduser()))  # noqa: PTH100 - pathlib keeps ".." or resolves links
+    """Return a path as mmcv's loader would: absolute, without ``..``, symbolic links and unknown users kept."""
+    home = os.path.expanduser(path)  # noqa: PTH111 - pathlib raises for a user that is not known
+    return Path(os.path.abspath(home))  # noqa: PTH100 - pathlib keeps ".." or resolves links
 
 
 def read_source(path: Path, *, texts: Mapping[str, str] | None = None) -> SourceFile:

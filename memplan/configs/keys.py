@@ -168,6 +168,11 @@ def is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
+def is_number_of_steps(value: Any) -> bool:
+    """Whether a value counts steps, also as 1e4; 1.0 and less are shares of something."""
+    return is_count(value) or (isinstance(value, float) and value > 1 and value.is_integer())
+
+
 def is_outside_training(key: str) -> bool:
     """Whether a dotted key lies in a section that is not about training."""
     return any(is_aside(part) for part in key.split(".")[:-1])

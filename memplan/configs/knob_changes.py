@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.assignments import Assignment
+from memplan.configs.keys import is_number_of_steps
 from memplan.configs.languages.registry import SHELL
 from memplan.configs.languages.shell_source import switch_named
 from memplan.configs.precision_words import spelled
@@ -176,9 +177,7 @@ def scaled_counts(original: Any, factor: Fraction, *, like: Any) -> Any:
     if isinstance(original, list | tuple):
         scaled = [scaled_counts(each, factor, like=each) for each in original]
         return tuple(scaled) if isinstance(like, tuple) else scaled
-    if isinstance(original, bool) or not isinstance(original, int) or original <= 0:
-        return original
-    return max(1, round(original * factor))
+    return type(original)(max(1, round(original * factor))) if is_number_of_steps(original) else original
 
 
 def reason_for(change: RecipeChange, name: KnobName) -> str:

@@ -10,7 +10,7 @@ from memplan.configs.companions import companions_of, launched, recipe_beside, r
 from memplan.configs.ecosystems.plain import Plain
 from memplan.configs.ecosystems.registry import ecosystem_of
 from memplan.configs.ecosystems.usual_names import is_length
-from memplan.configs.keys import contains, followed, get, is_count, lookup, near_matches
+from memplan.configs.keys import contains, followed, get, is_number_of_steps, lookup, near_matches
 from memplan.configs.knobs import LENGTH_KNOBS, knobs_at
 from memplan.configs.options import knob_names, options_of
 from memplan.configs.originals import find_original, original_within, remarks_on_sidecar
@@ -205,7 +205,7 @@ def _remarks_on_lost_lengths(document: Document, original: OriginalRecipe | None
     lost = [
         f"{key} (from {value} to {now})"
         for key, value in before.items()
-        if key not in known and is_length(key) and is_count(now := get(document.values, key)) and now != value
+        if key not in known and is_length(key) and is_number_of_steps(now := get(document.values, key)) and now != value
     ]
     if not lost:
         return []

@@ -235,16 +235,22 @@ def _device(settings: Mapping[str, Any]) -> str | None:
     """Return the device that the Trainer's arguments name; None where they leave it open."""
     if settings.get("accelerator") == "cpu":
         return "cpu"
-    devices = settings.get("devices")
-    if isinstance(devices, list | tuple) and devices:
-        return f"cuda:{devices[0]}"
+    if indices := _indices(settings):
+        return f"cuda:{indices[0]}"
     return "cuda" if settings.get("accelerator") in ("gpu", "cuda") else None
+
+
+def _indices(settings: Mapping[str, Any]) -> list[int]:
+    """Return the cards that are named one by one, in a list or as in ``"0,1"``; none where they are counted."""
+    devices = settings.get("devices")
+    named = devices.split(",") if isinstance(devices, str) and "," in devices else devices
+    return [int(each) for each in named if str(each).strip()] if isinstance(named, list | tuple) else []
 
 
 def _world_size(settings: Mapping[str, Any]) -> int:
     devices, nodes = settings.get("devices", "auto"), int(settings.get("num_nodes") or 1)
-    if isinstance(devices, list | tuple):
-        return len(devices) * nodes
+    if indices := _indices(settings):
+        return len(indices) * nodes
     if str(devices).isdecimal() and int(devices) > 0:
         return int(devices) * nodes
     return nodes * (1 if settings.get("accelerator") == "cpu" else _cards())

@@ -50,6 +50,10 @@ MPIRUN = {
         ("srun -N2 torchrun --nnodes $SLURM_NNODES --nproc-per-node 4 train.py", 8),
         ("srun -N2 torchrun --nnodes $SLURM_NNODES --nproc-per-node gpu train.py", None),
         ("python train.py --bs {micro_batch_size}", None),
+        ("srun python train.py -n 100 --nodes 3", None),
+        ("mpirun python -m package.train -n 100", None),
+        ("python prepare.py && srun -n 2 python 'train.py' -n 100", 2),
+        ("python train_net.py --num-gpus 8 --num-machines 2", 16),
     ],
 )
 def test_a_command_tells_how_many_replicas_its_launcher_starts(line: str, count: int | None) -> None:

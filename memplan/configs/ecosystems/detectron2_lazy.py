@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from memplan.configs.assignments import Assignment, ChildForm, child_path_of
 from memplan.configs.ecosystems.ecosystem import Ecosystem, torch_loader_keys
-from memplan.configs.keys import contains, get
+from memplan.configs.keys import contains, get, is_number_of_steps
 from memplan.configs.knob_changes import assigned, obstacle_of_single_values, single_assignments
 from memplan.configs.knobs import keys_in
 from memplan.configs.languages.literals import python_word
@@ -69,7 +69,7 @@ class Detectron2Lazy(Ecosystem):
             KnobName.MICRO_BATCH_SIZE: (_TOTAL,) if contains(values, _TOTAL) else (_OWN,),
             KnobName.LEARNING_RATE: (_RATE,),
             KnobName.PRECISION: (_AMP,),
-            KnobName.ITERATIONS: tuple(key for key in _LENGTHS if isinstance(get(values, key), int)),
+            KnobName.ITERATIONS: tuple(key for key in _LENGTHS if is_number_of_steps(get(values, key))),
         }
         return keys_in(values, keys)
 

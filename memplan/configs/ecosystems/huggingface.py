@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from memplan.configs.ecosystems.accelerate import Accelerate, launch_file_named_in
 from memplan.configs.ecosystems.deepspeed import DeepSpeed
 from memplan.configs.ecosystems.ecosystem import Ecosystem, torch_loader_keys
-from memplan.configs.keys import get, is_count
+from memplan.configs.keys import get, is_number_of_steps
 from memplan.configs.knob_changes import additions, assigned, obstacle_of_single_values
 from memplan.configs.knobs import declared_recipe, keys_in
 from memplan.configs.languages.registry import JSON, SHELL, YAML
@@ -78,7 +78,7 @@ class HuggingFace(Ecosystem):
         }
         found = {name: present[:1] for name, present in keys_in(document.values, keys).items()}
         counted = ("max_steps", "warmup_steps", "save_steps", "eval_steps", "logging_steps")
-        lengths = tuple(each for each in counted if is_count(document.values.get(each)))
+        lengths = tuple(each for each in counted if is_number_of_steps(document.values.get(each)))
         floors = (_FLOOR,) if isinstance(get(document.values, _FLOOR), float) else ()
         return {**found, KnobName.MIN_LEARNING_RATE: floors, KnobName.OPTIMIZER_STEPS: lengths}
 

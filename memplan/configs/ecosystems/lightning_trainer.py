@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from memplan.configs.documents import read_source
 from memplan.configs.ecosystems.ecosystem import Ecosystem
 from memplan.configs.ecosystems.usual_names import remark_on_lengths
-from memplan.configs.keys import contains, followed, get, is_count
+from memplan.configs.keys import contains, followed, get, is_number_of_steps
 from memplan.configs.knob_changes import additions, assigned, obstacle_of_single_values
 from memplan.configs.languages.spans import line_at
 from memplan.configs.precision_words import LIGHTNING_WORDS
@@ -102,8 +102,8 @@ class TrainerConfigs(Ecosystem):
             KnobName.MIN_LEARNING_RATE: _absolute_rates(values, usual.schedulers),
             KnobName.PRECISION: present(values, (f"{prefix}trainer.precision",)),
             KnobName.ACCUMULATION_STEPS: present(values, (f"{prefix}trainer.accumulate_grad_batches",)),
-            KnobName.OPTIMIZER_STEPS: tuple(key for key in steps if is_count(get(values, key))),
-            KnobName.ITERATIONS: tuple(key for key in passes if is_count(get(values, key))),
+            KnobName.OPTIMIZER_STEPS: tuple(key for key in steps if is_number_of_steps(get(values, key))),
+            KnobName.ITERATIONS: tuple(key for key in passes if is_number_of_steps(get(values, key))),
         }
 
     def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:

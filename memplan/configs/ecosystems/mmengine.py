@@ -166,7 +166,7 @@ def _iteration_keys(values: Mapping[str, Any]) -> list[str]:
     if get(values, "default_hooks.checkpoint.by_epoch") is False:
         found.append("default_hooks.checkpoint.interval")
     found += _scheduler_keys(values, _SCHEDULER_LENGTHS)
-    return [key for key in found if isinstance(get(values, key), int | list | tuple)]
+    return [key for key in found if isinstance(get(values, key), int | float | list | tuple)]
 
 
 def _scheduler_keys(values: Mapping[str, Any], names: tuple[str, ...]) -> list[str]:

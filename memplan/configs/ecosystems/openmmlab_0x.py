@@ -153,7 +153,7 @@ def _iteration_keys(values: Mapping[str, Any]) -> list[str]:
             found.append(f"{section}.interval")
     if not _section(values, "evaluation").get("by_epoch", not by_iteration):
         found.append("evaluation.start")
-    return [key for key in found if isinstance(get(values, key), int | list | tuple)]
+    return [key for key in found if isinstance(get(values, key), int | float | list | tuple)]
 
 
 def _current_hook(values: Mapping[str, Any]) -> tuple[Any, Any]:

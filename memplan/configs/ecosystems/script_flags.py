@@ -26,7 +26,7 @@ from memplan.configs.ecosystems.usual_names import (
     remark_on_unknown_words,
     with_one_accumulation,
 )
-from memplan.configs.keys import is_count, keys_called
+from memplan.configs.keys import is_number_of_steps, keys_called
 from memplan.configs.knob_changes import additions, obstacle_of_single_values, obstacle_of_switches
 from memplan.configs.knobs import RECIPE_KNOBS
 from memplan.configs.languages.argparse_source import flag_in
@@ -79,7 +79,7 @@ class _ScriptFlags(Ecosystem):
         return {
             **with_one_accumulation(found, values),
             KnobName.MIN_LEARNING_RATE: floors if found[KnobName.LEARNING_RATE] else (),
-            KnobName.OPTIMIZER_STEPS: tuple(each for each in STEP_LENGTHS if is_count(values.get(each))),
+            KnobName.OPTIMIZER_STEPS: tuple(each for each in STEP_LENGTHS if is_number_of_steps(values.get(each))),
         }
 
     def remarks(self, document: Document, keys: KnobKeys) -> tuple[str, ...]:

@@ -7,7 +7,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from memplan.configs.ecosystems.ecosystem import TORCH_LOADER
-from memplan.configs.keys import followed, get, is_aside, is_called, is_count, is_outside_training, keys_named
+from memplan.configs.keys import (
+    followed,
+    get,
+    is_aside,
+    is_called,
+    is_count,
+    is_number_of_steps,
+    is_outside_training,
+    keys_named,
+)
 from memplan.configs.precision_words import precision_of
 from memplan.configs.user_config import KnobName
 from memplan.recipe import Precision
@@ -100,7 +109,7 @@ def remark_on_lengths(
     """
     known = {key for name in (KnobName.ITERATIONS, KnobName.OPTIMIZER_STEPS) for key in keys.get(name, ())}
     found = [key for key in keys_named(values, is_length) if key not in known and not is_outside_training(key)]
-    if unclear := [key for key in found if is_count(get(values, key))]:
+    if unclear := [key for key in found if is_number_of_steps(get(values, key))]:
         named = ",".join(unclear)
         hint = f"--map iterations={named} for forward/backward passes, or --map optimizer_steps={named}"
         yield f"{listed(map(written, unclear))} left alone, as programs differ in what they count: {hint}"

@@ -6,9 +6,9 @@ Files named after a Hydra config are choices of its groups, as ``experiment=long
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.documents import Document, SourceFile, read_source, require_keys
@@ -21,6 +21,7 @@ from memplan.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 _YACS_BASE_KEY = "_BASE_"
 _MAX_DEPTH = 20
@@ -150,4 +151,4 @@ def _inheriting(
 def _path_of(named: str, source: SourceFile) -> Path:
     if "://" in named:
         raise ConfigError(f"{_YACS_BASE_KEY} {named!r} is not a file of this machine", where=str(source.path))
-    return source.path.parent / Path(named).expanduser()
+    return source.path.parent / os.path.expanduser(named)  # noqa: PTH111 - pathlib raises for an unknown user

@@ -22,6 +22,7 @@ from memplan.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+_SHORT = re.compile(r"-[A-Za-z]\w*")
 _GAP = re.compile(r"[\s\\]+")
 LAUNCHER = "accelerate_launch"  # key of what stands before the program, where it bears on a step
 _OF_ACCELERATE = ("mixed_precision",)
@@ -39,7 +40,7 @@ _LAUNCHERS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Flag:
-    """One flag of the training command; its values are the words up to the next flag."""
+    """One flag of the training command; its values are the words up to the next flag, or its numbers."""
 
     name: str
     word: Word
@@ -80,12 +81,14 @@ def launcher_value(text: str, key: str) -> str | None:
 
 
 def launcher_line(text: str) -> str:
-    """Return what stands before the program in the script's one training command: its words, then flags and values."""
+    """Return what stands before the program in the script's one training command: words, flags and values, program."""
     flags = _launcher_flags(text)
     pairs = [(each.name, each.values[0]) for each in flags if each.values]
     numbers = {name: computed_number(text, value) for name, value in pairs}
     said = [f"{name} {_plain_text(text, value) if numbers[name] is None else numbers[name]}" for name, value in pairs]
-    return " ".join([*(each.plain for each in _launcher_words(text) if not each.text.startswith("--")), *said])
+    words = [each.plain for each in _launcher_words(text) if not each.text.startswith("--")]
+    place = len(words) - (2 if words[-2:-1] == ["-m"] else 1)
+    return " ".join([*words[:place], *said, *words[place:]])
 
 
 def with_computed(text: str, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -201,8 +204,8 @@ def _flags_of_script(text: str) -> list[_Flag]:
 
 
 def _launcher_flags(text: str) -> list[_Flag]:
-    """Return the flags before the program, each with the one word behind it."""
-    found = _flags_among(_launcher_words(text))
+    """Return the long flags before the program, each with the one word behind it."""
+    found = (each for each in _flags_among(_launcher_words(text)) if each.name.startswith("--"))
     return [_Flag(name=each.name, word=each.word, values=each.values[:1]) for each in found]
 
 
@@ -228,9 +231,21 @@ def _flags_among(words: Sequence[Word]) -> list[_Flag]:
             inner = Span(start=word.span.start + len(name) + 1, end=word.span.end)
             values = (Word(span=inner, text=word.text[len(name) + 1 :]),) if equals else ()
             found.append(_Flag(name=name, word=word, values=values))
-        elif found and "=" not in found[-1].word.text:
+        elif _SHORT.fullmatch(word.text):
+            found.append(_Flag(name=word.text, word=word, values=()))
+        elif found and "=" not in found[-1].word.text and not _is_positional(word, found[-1]):
             found[-1] = _Flag(name=found[-1].name, word=found[-1].word, values=(*found[-1].values, word))
     return found
+
+
+def _is_positional(word: Word, flag: _Flag) -> bool:
+    """Whether a word behind a flag's number is none, as the folder in ``--batch-size 8 data``."""
+    follows_number = bool(flag.values) and _is_number(flag.values[-1].plain)
+    return follows_number and "$" not in word.text and not _is_number(word.plain)
+
+
+def _is_number(plain: str) -> bool:
+    return isinstance(_typed(plain), int | float) and plain.lower() not in _WORDS
 
 
 def _value_of(text: str, flag: _Flag) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +11,6 @@ from memplan.configs import read_config
 from memplan.configs.documents import MAX_CONFIG_BYTES
 from memplan.errors import ConfigError
 from tests.refusals import refusal
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 KNOBS = {"micro_batch_size": "batch_size"}
 GOOD = {
@@ -110,6 +107,11 @@ def test_what_is_no_regular_file(tmp_path: Path) -> None:
     for name, part in expected.items():
         with pytest.raises(ConfigError, match=part):
             read_config(tmp_path / name, knob_keys=KNOBS)
+
+
+def test_a_folder_of_an_unknown_user_holds_no_config() -> None:
+    with pytest.raises(ConfigError, match="no such file"):
+        read_config(Path("~nobody-of-this-name/x.yaml"), knob_keys=KNOBS)
 
 
 def test_a_link_to_a_config_is_followed(tmp_path: Path) -> None:

@@ -324,6 +324,15 @@ def test_what_is_asked_for_says_what_the_trainers_arguments_say(monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
+    ("devices", "device", "world_size"),
+    [("2, 5", "cuda:2", 2), ("3,", "cuda:3", 1), ([1, 0, 2], "cuda:1", 3), ("2", "cuda", 2), (2, "cuda", 2)],
+)
+def test_cards_may_be_named_one_by_one(devices: Any, device: str, world_size: int) -> None:
+    settings = {"accelerator": "gpu", "devices": devices}
+    assert (integration._device(settings), integration._world_size(settings)) == (device, world_size)
+
+
+@pytest.mark.parametrize(
     ("callbacks", "is_counted"),
     [
         ([callbacks.EarlyStopping("loss"), callbacks.EMAWeightAveraging()], True),

@@ -99,3 +99,20 @@ def test_quotes_around_a_value_are_kept(tmp_path: Path, value: str) -> None:
     text = f"python train.py --batch_size={value} --lr 0.1\n"
     found = patched_text(config_of(tmp_path, text, name="x.sh"), Recipe(micro_batch_size=8, learning_rate=0.1))
     assert found.startswith(text.replace("4", "8"))
+
+
+@pytest.mark.parametrize(
+    ("words", "others"),
+    [
+        ("--batch_size 4 -v --lr 0.1", {"v": True}),
+        ("--batch_size 4 -j 8 --lr 0.1 data", {"j": 8}),
+        ("--lr 0.1 --batch_size 4 data/imagenet", {}),
+        ("--lr 0.1 --betas 0.9 0.99 --batch_size=4 data", {"betas": [0.9, 0.99]}),
+        ("--momentum -0.5 --lr 0.1 --batch_size 4 -a resnet50 data", {"momentum": -0.5, "a": ["resnet50", "data"]}),
+    ],
+)
+def test_a_number_ends_before_short_flags_and_places(tmp_path: Path, words: str, others: dict[str, object]) -> None:
+    config = config_of(tmp_path, f"python -m package.train {words}\n", name="x.sh")
+    assert config.values == {"batch_size": 4, "lr": 0.1, **others}
+    changed = patched_text(config, Recipe(micro_batch_size=8, learning_rate=0.1))
+    assert changed.startswith(f"python -m package.train {words.replace('size 4', 'size 8').replace('=4', '=8')}\n")
