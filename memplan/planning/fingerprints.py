@@ -17,6 +17,7 @@ import itertools
 import os
 import platform
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -45,8 +46,10 @@ _SETTINGS = re.compile(
     r"PYTORCH_(CUDA_)?ALLOC_CONF|PYTORCH_NO_CUDA_MEMORY_CACHING|CUBLAS_WORKSPACE_CONFIG|CUDA_MODULE_LOADING"
     r"|NVIDIA_TF32_OVERRIDE|TORCH_CUDNN_\w+|(OMP|MKL)_NUM_THREADS|MALLOC_\w+|LD_PRELOAD"
 )
+_CUDNN = ("nvidia-cudnn-cu12", "nvidia-cudnn-cu13")  # asked about convolutions, whatever PyTorch's own build is
 _DOTTED_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _FILE_NAME = re.compile(r"[\w./-]*\.\w+")
+_INTEGRATIONS = "memplan.integrations."
 _LARGEST_FILE_BYTES, _LONGEST_NAME = MIB, 256
 
 
@@ -81,9 +84,17 @@ def read_surroundings(device: DeviceSpec, environment: Mapping[str, str] = os.en
         "torch": importlib.metadata.version("torch"),
         "python": platform.python_version(),
     }
+    found |= {name: version for name in _CUDNN if (version := _installed_version(name)) is not None}
     if device.live_index is None:  # trials run on this machine's processor
         found["processor"] = f"{processor_name()} x {len(os.sched_getaffinity(0))}"
     return found | {name: value for name, value in environment.items() if _SETTINGS.fullmatch(name)}
+
+
+def _installed_version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def _source_facts(subject: Subject) -> tuple[object, ...]:
@@ -94,6 +105,8 @@ def _source_facts(subject: Subject) -> tuple[object, ...]:
         return _command_facts(source)
     own_module = source.target.partition(":")[0]
     modules = [own_module, *sorted(_modules_named_in(source))]
+    if own_module.startswith(_INTEGRATIONS):
+        modules.append(own_module.removeprefix(_INTEGRATIONS))  # which has the framework's name
     values = source.config if subject.config is None else without_unsteady(source.config, subject.config.document)
     return (source.target, values, code_digest(modules, source.search_path), _files_named_in(source))
 
@@ -148,9 +161,10 @@ def _config_facts(config: UserConfig) -> tuple[object, ...]:
 
 
 def _modules_named_in(source: WorkloadReference) -> set[str]:
-    """Return what the config names in dotted form and lies in the user's own folders, such as registries' modules."""
+    """Return the modules that the config names, alone or before a dot: registries' of the user, and installed ones."""
     named = {text.partition(".")[0] for text in _texts(source.config) if _DOTTED_NAME.fullmatch(text)}
-    return {name for name in named if any(_is_module(Path(folder), name) for folder in source.search_path)}
+    folders = [Path(folder) for folder in (*source.search_path, *sys.path)]
+    return {name for name in named if any(_is_module(folder, name) for folder in folders)}
 
 
 def _is_module(folder: Path, name: str) -> bool:

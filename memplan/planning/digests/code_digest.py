@@ -39,7 +39,7 @@ def code_digest(modules: Iterable[str], search_path: Sequence[str]) -> str:
     """
     digest = hashlib.sha256()
     for line in sorted(_Imports(search_path).lines(modules)):
-        digest.update(line.encode())
+        digest.update(os.fsencode(line))
     return digest.hexdigest()
 
 

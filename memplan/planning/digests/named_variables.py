@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ _OF_ONE_SESSION = re.compile(r"PWD|OLDPWD|SHLVL|LINES|COLUMNS|TERM|SLURM_\w+|TOR
 def steady_variables(environment: Mapping[str, str]) -> dict[bytes, str]:
     """Return name -> ``NAME=value`` of the variables that do not differ from run to run, in the order of the names."""
     return {
-        name.encode(): f"{name}={value}"
+        os.fsencode(name): f"{name}={value}"
         for name, value in sorted(without_launch_variables(environment).items())
         if not _OF_ONE_SESSION.fullmatch(name)
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -132,6 +133,24 @@ def test_a_module_that_only_the_config_names_changes_the_digest(tmp_path: Path) 
     assert digest(subject(tmp_path, model={"_target_": "zoo.models.Net"})) != before
 
 
+def test_a_framework_counts_by_its_version_and_so_does_what_its_config_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = tmp_path / "site-packages"
+    for name in ("mmengine", "zoo"):
+        (installed / name).mkdir(parents=True)
+        (installed / name / "__init__.py").touch()
+    monkeypatch.syspath_prepend(installed)
+    source = reference("memplan.integrations.mmengine:make_workload", tmp_path / "own", default_scope="zoo")
+    of = Subject(source=source, current=Recipe(micro_batch_size=1), config=None, label="x.py")
+    digests = [digest(of)]
+    for name in ("mmengine", "zoo"):
+        (installed / f"{name}-9.0.dist-info").mkdir()
+        (installed / f"{name}-9.0.dist-info" / "METADATA").write_text(f"Name: {name}\nVersion: 9.0\n")
+        digests.append(digest(of))
+    assert all_differ(digests)
+
+
 def test_a_file_that_the_config_names_changes_the_digest(tmp_path: Path) -> None:
     (tmp_path / "stage2.json").write_text("{}")
     before = digest(subject(tmp_path, deepspeed="stage2.json"))
@@ -196,6 +215,17 @@ def test_files_that_a_script_of_a_command_names_change_the_digest(tmp_path: Path
     assert digest(of_command(tmp_path, "sh run.sh {micro_batch_size}")) == before
     (tmp_path / "net.yaml").write_text("width: 2\n")
     assert digest(of_command(tmp_path, "sh run.sh {micro_batch_size}")) != before
+
+
+def test_names_and_values_that_are_not_utf_8_have_a_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    (folder / "net.py").write_text("import os; os.environ['NET_WIDTH']")
+    digests = [digest(subject(folder))]
+    for value in (b"\xe9", b"\xe8"):
+        monkeypatch.setenv("NET_WIDTH", os.fsdecode(value))
+        digests.append(digest(subject(folder)))
+    assert all_differ(digests)
 
 
 def test_settings_of_allocators_and_threads_are_surroundings_and_others_are_not() -> None:
