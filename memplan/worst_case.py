@@ -10,6 +10,7 @@ Torch is not needed here, and nothing is drawn at random.
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -128,12 +129,15 @@ def worst_batch(
         WorkloadError: neither or both of ``size`` and ``sizes`` are given, an argument is of another kind, a measure
             returns no number, or there is no sample to choose from.
     """
-    if (size is None) == (sizes is None):
-        raise WorkloadError("worst_batch needs either size=, a measure, or sizes=, the figures themselves")
     _require_arguments(dataset, size, guard)
     if not len(dataset):
         raise WorkloadError("worst_batch finds no samples: the data set is empty")
-    measured = _read(dataset, size, look_at) if size is not None else _given(sizes or (), len(dataset))
+    if size is not None and sizes is None:
+        measured = _read(dataset, size, look_at)
+    elif size is None and sizes is not None:
+        measured = _given(sizes, len(dataset))
+    else:
+        raise WorkloadError("worst_batch needs either size=, a measure, or sizes=, the figures themselves")
     kept = measured.within(guard)
     if not kept.indices:
         raise WorkloadError(f"worst_batch leaves no samples: all are larger than the guard {guard:g}")
@@ -259,7 +263,7 @@ def _given(sizes: Sequence[float] | Mapping[str, Sequence[float]], count: int) -
     for name, figures in named.items():
         if len(figures) != count:
             raise WorkloadError(f"worst_batch got {len(figures)} sizes ({name}) for {_samples(count)}")
-    measures = {name: tuple(float(each) for each in figures) for name, figures in named.items()}
+    measures = {name: tuple(_number(f"size {name!r} is", each) for each in figures) for name, figures in named.items()}
     return _Sizes(indices=tuple(range(count)), measures=measures)
 
 
@@ -272,14 +276,17 @@ def _read(dataset: SizedDataset, size: Measure | Mapping[str, Measure], look_at:
 
 
 def _measured(sample: Any, measures: Mapping[str, Measure]) -> tuple[float, ...]:
-    return tuple(_number(name, measure(sample)) for name, measure in measures.items())
+    return tuple(_number(f"measure {name!r} returned", measure(sample)) for name, measure in measures.items())
 
 
-def _number(name: str, figure: object) -> float:
+def _number(said: str, figure: object) -> float:
     try:
-        return float(figure)  # type: ignore[arg-type]  # what the user's measure returns
+        number = float(figure)  # type: ignore[arg-type]  # what the user's measure returns
     except (TypeError, ValueError):
-        raise WorkloadError(f"worst_batch's measure {name!r} returned {figure!r}, which is no number") from None
+        raise WorkloadError(f"worst_batch's {said} {figure!r}, which is no number") from None
+    if not math.isfinite(number):
+        raise WorkloadError(f"worst_batch's {said} {figure!r}, by which samples cannot be compared")
+    return number
 
 
 def _measured_by_parts(dataset: SizedDataset, size: object, sizes: _Sizes) -> list[str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -82,6 +84,7 @@ def test_sizes_that_are_known_are_not_read_from_the_samples() -> None:
     batches = memplan.worst_batch(Unreadable("abc"), collate=list, sizes=[1, 3, 2])
     with pytest.raises(AssertionError, match="although its size was known"):
         batches(1)
+    assert memplan.worst_batch([0, 1], collate=list, sizes=np.array([1, 2])).sample_sizes() == (0.5, 1.0)
 
 
 def test_a_sample_of_absurd_size_is_named_with_what_it_would_be_without() -> None:
@@ -119,6 +122,9 @@ def test_of_a_large_data_set_a_part_is_read_and_that_is_said() -> None:
         ({}, "either size="),
         ({"size": len, "sizes": [1, 2]}, "either size="),
         ({"sizes": [1, 2, 3]}, r"got 3 sizes \(size\) for 2 samples"),
+        ({"sizes": [1, None]}, "size 'size' is None, which is no number"),
+        ({"sizes": [1, math.nan]}, "size 'size' is nan, by which samples cannot be compared"),
+        ({"size": lambda _: math.inf}, "measure 'size' returned inf, by which"),
         ({"size": len, "guard": 0.5}, "all are larger than the guard 0.5"),
     ],
 )
