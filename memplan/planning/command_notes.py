@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from memplan.planning.line_to_run import flags_without_placeholder, takes_more_flags
 from memplan.probe.commands.template import PlaceholderName, parse_template
+from memplan.results import OutcomeKind
 from memplan.workload import TrainingCommand
 
 if TYPE_CHECKING:
@@ -21,9 +23,11 @@ if TYPE_CHECKING:
     from memplan.recipe import Recipe
     from memplan.results import Measurement, Trial
 
+_SAME_RATE = 1e-6
 _NOTICEABLE_SHARE = 0.01  # two runs of one setting differ by half as much
 _NOTICEABLE_TIME = 0.1
 _MANY_TIMES, _SLIGHTLY = 32, 0.25  # so many times the samples cannot take so little more
+_TWICE = 1.0
 _NOTICEABLY_FEWER = 1.5
 _NOTICEABLE_WAIT_S = 60.0
 
@@ -35,16 +39,29 @@ def command_notes(subject: Subject, trials: Sequence[Trial], recipe: Recipe) -> 
     template = parse_template(subject.source.template)
     notes = _note_on_flat_peaks(trials, template) or _note_on_unfilled_batches(trials)
     if subject.config is None and recipe.global_batch_size != subject.current.global_batch_size:
-        notes.append("memplan does not know the learning rate; scale it with the samples per optimizer step")
+        notes.append(_note_on_own_rate(trials))
     if not template.has(PlaceholderName.PRECISION) and subject.config is None:
         notes.append(f"the precision is the command's own and is shown as {subject.current.precision}")
     if subject.as_written(recipe).precision != recipe.precision:
         notes.append(f"the config has no word for {recipe.precision}: only the line to run sets it")
     notes += _note_on_slow_starts(trials, subject.source.steps)
     notes.append(_note_on_what_follows(trials, subject.source.steps))
+    notes += _note_on_endings(trials, subject.source.steps)
     if template.has(PlaceholderName.STEPS):
         notes.append("the line to run leaves {steps} to you: put the length of your training there")
     return tuple(notes)
+
+
+def reason_to_stay(subject: Subject, trials: Sequence[Trial]) -> str | None:
+    """Say why a command's recipe is left as it is: many times its samples take no more memory and time; else None."""
+    ends = _ends(trials)
+    if ends is None or not isinstance(subject.source, TrainingCommand) or not _heed_no_size(trials):
+        return None
+    (fewest, _), (most, _) = ends
+    return (
+        f"Steps of micro-batch {fewest} and {most} take the same memory, and hardly more time: nothing shows that the "
+        "script trains on more samples, so that the recipe stays as it is"
+    )
 
 
 def notes_on_line_to_run(subject: Subject, recipe: Recipe, patch: ConfigPatch | None) -> tuple[str, ...]:
@@ -63,19 +80,39 @@ def notes_on_line_to_run(subject: Subject, recipe: Recipe, patch: ConfigPatch | 
 
 def _note_on_flat_peaks(trials: Sequence[Trial], template: CommandTemplate) -> list[str]:
     """Doubt that the command uses the micro-batch, if twice the samples, or many times, hardly change peak and time."""
-    read = [(trial.recipe.micro_batch_size, found) for trial in trials if (found := trial.outcome.measurement)]
-    read.sort(key=lambda each: (each[0], each[1].peak_process_bytes))
-    if not read or read[-1][0] < 2 * read[0][0]:
+    ends = _ends(trials)
+    if ends is None:
         return []
-    (fewest, least), (most, largest) = read[0], read[-1]
+    (fewest, least), (most, largest) = ends
     share, time = (_SLIGHTLY, _SLIGHTLY) if most >= _MANY_TIMES * fewest else (_NOTICEABLE_SHARE, _NOTICEABLE_TIME)
-    is_as_large = largest.peak_process_bytes <= least.peak_process_bytes * (1 + share)
-    if not (is_as_large and _is_as_long(least, largest, time)):
+    if not _is_hardly_more(least, largest, share, time) and not _heed_no_size(trials):
         return []
     placeholder = f"{{{template.batch_placeholder}}}"
     return [
         f"the peaks at micro-batch {fewest} and {most} are alike: check that the script heeds what {placeholder} sets"
     ]
+
+
+def _ends(trials: Sequence[Trial]) -> tuple[tuple[int, Measurement], tuple[int, Measurement]] | None:
+    """Return the smallest and the largest micro-batch that ran; None unless one has twice the samples of the other."""
+    read = [(trial.recipe.micro_batch_size, found) for trial in trials if (found := trial.outcome.measurement)]
+    read.sort(key=lambda each: (each[0], each[1].peak_process_bytes))
+    return (read[0], read[-1]) if read and read[-1][0] >= 2 * read[0][0] else None
+
+
+def _heed_no_size(trials: Sequence[Trial]) -> bool:
+    """Whether many times the samples took no more memory and at most twice the time: other programs slow steps down."""
+    ends = _ends(trials)
+    if ends is None:
+        return False
+    (fewest, least), (most, largest) = ends
+    return most >= _MANY_TIMES * fewest and _is_hardly_more(least, largest, _NOTICEABLE_SHARE, _TWICE)
+
+
+def _is_hardly_more(least: Measurement, largest: Measurement, share: float, time: float) -> bool:
+    """Whether peak and fastest step, which nothing disturbed, are at most these shares above those of the least."""
+    is_as_large = largest.peak_process_bytes <= least.peak_process_bytes * (1 + share)
+    return is_as_large and min(largest.step_times_s) <= min(least.step_times_s) * (1 + time)
 
 
 def _note_on_unfilled_batches(trials: Sequence[Trial]) -> list[str]:
@@ -95,11 +132,35 @@ def _note_on_unfilled_batches(trials: Sequence[Trial]) -> list[str]:
 
 def _are_alike(fewer: Measurement, more: Measurement) -> bool:
     is_as_large = more.peak_allocated_bytes <= fewer.peak_allocated_bytes * (1 + _NOTICEABLE_SHARE)
-    return is_as_large and _is_as_long(fewer, more)
+    return is_as_large and median(more.step_times_s) <= median(fewer.step_times_s) * (1 + _NOTICEABLE_TIME)
 
 
-def _is_as_long(fewer: Measurement, more: Measurement, tolerance: float = _NOTICEABLE_TIME) -> bool:
-    return median(more.step_times_s) <= median(fewer.step_times_s) * (1 + tolerance)
+def _note_on_own_rate(trials: Sequence[Trial]) -> str:
+    """Say what becomes of a rate that the script sets: it may follow the batch by itself, or is to be scaled there."""
+    read = ((each.recipe, found.learning_rate) for each in trials if (found := each.outcome.measurement))
+    rates = {tried.global_batch_size: rate for tried, rate in read if rate is not None}
+    if len(rates) < 2:
+        return "memplan does not know the learning rate; scale it with the samples per optimizer step"
+    (fewest, first), (most, last) = min(rates.items()), max(rates.items())
+    if not math.isclose(first, last, rel_tol=_SAME_RATE):
+        rates_told = f"{first:.4g} at {fewest} samples per optimizer step, {last:.4g} at {most}"
+        return f"the script itself sets its learning rate by the batch: {rates_told}"
+    return f"the script's learning rate is {first:.4g} at any batch: scale it from the samples that it was chosen for"
+
+
+def _note_on_endings(trials: Sequence[Trial], steps: int) -> list[str]:
+    """Name the trials in which the script came to its own end, and so wrote what it writes there."""
+    ended = [str(each.number) for each in trials if _came_to_its_end(each, steps)]
+    if not ended:
+        return []
+    which = f"trial {ended[0]}" if len(ended) == 1 else f"trials {', '.join(ended)}"
+    return [f"the script came to its end in {which}: what it writes there, such as a checkpoint, is written"]
+
+
+def _came_to_its_end(trial: Trial, steps: int) -> bool:
+    measured = trial.outcome.measurement
+    taken = steps if measured is None else measured.steps_taken or steps
+    return trial.outcome.kind is OutcomeKind.TOO_FEW_STEPS or taken < steps
 
 
 def _note_on_what_follows(trials: Sequence[Trial], steps: int) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan.configs import obstacle_on_cpu
 from memplan.devices.cards import DeviceKind
-from memplan.planning.command_notes import command_notes
+from memplan.planning.command_notes import command_notes, reason_to_stay
 from memplan.planning.micro_batch_cap import notes_on_unfilled
 from memplan.planning.recommendation import Recommendation, accumulation_notes, sentences
 from memplan.planning.writing.patching import ScaledRecipe, scale
@@ -34,8 +35,11 @@ def recommend_live(question: Question, search: LiveSearch, traces: Traces) -> Re
     """
     current = search.try_current()
     if is_settled(current, question):
-        return _as_it_is(current, search.trials)
+        return _as_it_is(current, search.trials, _SETTLED)
     found = search.compare()
+    if current.fits and (reason := reason_to_stay(question.subject, search.trials)) is not None:
+        notes = command_notes(question.subject, search.trials, current.recipe)
+        return replace(_as_it_is(current, search.trials, *sentences(reason)), verdicts=found.verdicts, notes=notes)
     wanted = found.chosen.recipe
     optimizer_name = traces.optimizer_name(wanted)
 
@@ -61,9 +65,9 @@ def recommend_live(question: Question, search: LiveSearch, traces: Traces) -> Re
     )
 
 
-def _as_it_is(current: Trial, trials: tuple[Trial, ...]) -> Recommendation:
+def _as_it_is(current: Trial, trials: tuple[Trial, ...], *reasons: str) -> Recommendation:
     return Recommendation(
-        recipe=current.recipe, estimate=current.estimate, chosen=current, trials=trials, reasons=(_SETTLED,)
+        recipe=current.recipe, estimate=current.estimate, chosen=current, trials=trials, reasons=reasons
     )
 
 

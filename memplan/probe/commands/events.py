@@ -32,11 +32,13 @@ class OptimizerBuilt:
     """A process made its first optimizer: what it held then, and how much of that were parameters, frozen ones too.
 
     A process that makes none is said to have done so once it went backward a few times; a later one that does is none.
+    The learning rate is the one that it was made with, before any schedule; None where it has none.
     """
 
     pid: int
     resident_bytes: int
     parameters_bytes: int
+    learning_rate: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

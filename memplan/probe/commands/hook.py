@@ -141,7 +141,7 @@ class Observer:
         if not hasattr(torch.amp.GradScaler.step, "_watched_by_memplan"):
             torch.amp.GradScaler.step = self._noticing_skips(torch.amp.GradScaler.step)  # type: ignore[method-assign]  # to see the steps that it leaves out
         parameters = figures.parameters_beside(figures.parameters_of([optimizer]))
-        self._begin(parameters, figures.status_bytes("VmRSS"))
+        self._begin(parameters, figures.status_bytes("VmRSS"), learning_rate=figures.rate_of(optimizer))
 
     def _forget_passes(self) -> None:
         self._step = self._passes = 0
@@ -149,11 +149,12 @@ class Observer:
         self._finite_losses.clear()
         self._last = None
 
-    def _begin(self, parameters: list[Any], resident_bytes: int) -> None:
+    def _begin(self, parameters: list[Any], resident_bytes: int, learning_rate: float | None = None) -> None:
         """Tell what was resident before the first step, parameters included, and set the limits."""
         import torch  # noqa: PLC0415 - as above
 
-        self.tell("built", resident_bytes=resident_bytes, parameters_bytes=figures.bytes_of(parameters))
+        held = {"resident_bytes": resident_bytes, "parameters_bytes": figures.bytes_of(parameters)}
+        self.tell("built", **held, learning_rate=learning_rate)
         if self._resident_limit_bytes is not None:
             figures.limit_data(self._resident_limit_bytes, torch.get_num_threads())
         self._card_cap.apply_to_cards_of(parameters)

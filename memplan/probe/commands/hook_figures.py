@@ -93,6 +93,12 @@ def parameters_of(optimizers: list[Any]) -> list[Any]:
     return list({id(each): each for group in groups for each in group["params"]}.values())
 
 
+def rate_of(optimizer: Any) -> float | None:
+    """Return the learning rate that an optimizer was made with, before any schedule; None where it has none."""
+    rate = getattr(optimizer, "defaults", {}).get("lr")
+    return None if rate is None else float(rate)
+
+
 def parameters_beside(trained: list[Any]) -> list[Any]:
     """Return all parameters of this process where some are trained, the frozen ones included."""
     import torch  # noqa: PLC0415 - as above

@@ -111,6 +111,7 @@ def measure(
         alloc_retries=sum(step.card.alloc_retries for step in last.values() if step.card),
         optimizer_name=" + ".join(_held(events, lead.pid).optimizers) or None,
         steps_taken=lead.step,
+        learning_rate=_first_rate(events, lead.pid),
         loss_scale=next((each.loss_scale for each in _of(events, lead.pid, StepsFinished)), None),
     )
 
@@ -280,6 +281,12 @@ def _known_parts(held: Sequence[BytesHeld]) -> BreakdownBytes:
 def _held(events: Sequence[Event], pid: int) -> BytesHeld:
     nothing = BytesHeld(pid=pid, optimizers=(), parameters_bytes=0, gradients_bytes=0, optimizer_state_bytes=0)
     return next(iter(reversed(_of(events, pid, BytesHeld))), nothing)
+
+
+def _first_rate(events: Sequence[Event], pid: int) -> float | None:
+    """Return the rate that a process made its first optimizer with; None where it has none."""
+    rates = (each.learning_rate for each in _of(events, pid, OptimizerBuilt))
+    return next((each for each in rates if each is not None), None)
 
 
 def _of(events: Sequence[Event], pid: int, kind: type[T]) -> list[T]:

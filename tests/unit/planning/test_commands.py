@@ -10,7 +10,7 @@ import pytest
 from memplan.configs import PatchStyle, apply_patch, read_config
 from memplan.errors import ConfigError, UsageError
 from memplan.planner import Planning
-from memplan.planning.command_notes import command_notes, notes_on_line_to_run
+from memplan.planning.command_notes import command_notes, notes_on_line_to_run, reason_to_stay
 from memplan.planning.commands import CommandOptions, command_options, config_beside, subject_of_command
 from memplan.planning.fingerprints import fingerprint_of
 from memplan.planning.line_to_run import command_to_run
@@ -19,6 +19,7 @@ from memplan.planning.question import question_of
 from memplan.planning.writing.patching import write_patch
 from memplan.plans import PlanRequest
 from memplan.recipe import Precision, Recipe
+from memplan.results import OutcomeKind
 from tests.making import config_of, ignore, question, trial
 
 if TYPE_CHECKING:
@@ -251,6 +252,39 @@ def test_a_script_that_ends_before_its_steps_is_told_with_those_it_took() -> Non
     assert any("after 10 optimizer" in note for note in command_notes(subject, trials[:1], subject.current))
 
 
+def with_rate(micro_batch_size: int, learning_rate: float | None) -> Trial:
+    found = timed(micro_batch_size, 100 * micro_batch_size, 0.1 * micro_batch_size)
+    measured = replace(found.outcome.measurement, learning_rate=learning_rate)
+    return replace(found, outcome=replace(found.outcome, measurement=measured))
+
+
+@pytest.mark.parametrize(
+    ("rates", "said"),
+    [
+        ((0.1, 0.1), "the script's learning rate is 0.1 at any batch: scale it"),
+        ((0.1, 0.2), "the script itself sets its learning rate by the batch: 0.1 at 4 samples per optimizer step, 0.2"),
+        ((0.1, None), "memplan does not know the learning rate; scale it"),
+    ],
+)
+def test_what_becomes_of_the_rate_is_told_by_what_the_script_does(rates: tuple[float, float | None], said: str) -> None:
+    subject, _ = subject_of(PLAIN)
+    trials = [with_rate(size, rate) for size, rate in zip((4, 8), rates, strict=True)]
+    assert any(each.startswith(said) for each in command_notes(subject, trials, trials[1].recipe))
+    assert not any("learning rate" in each for each in command_notes(subject, trials, subject.current))
+
+
+def test_trials_that_came_to_the_end_of_the_script_are_named() -> None:
+    subject, _ = subject_of(PLAIN, steps=10)
+    whole, *ended = (replace(timed(4, 500, 0.5), number=number) for number in (1, 2, 3))
+    short = replace(ended[0].outcome.measurement, steps_taken=6)
+    one = replace(ended[0], outcome=replace(ended[0].outcome, measurement=short))
+    none = replace(ended[1], outcome=replace(ended[1].outcome, kind=OutcomeKind.TOO_FEW_STEPS, measurement=None))
+    said = "the script came to its end in {}: what it writes there, such as a checkpoint, is written"
+    assert said.format("trials 2, 3") in command_notes(subject, (whole, one, none), subject.current)
+    assert said.format("trial 3") in command_notes(subject, (whole, none), subject.current)
+    assert not any("came to its end" in each for each in command_notes(subject, (whole,), subject.current))
+
+
 def test_a_rate_that_memplan_does_not_know_is_told_where_it_is_to_change() -> None:
     subject, _ = subject_of(PLAIN)
     recipes = (subject.current, replace(subject.current, micro_batch_size=2 * subject.current.micro_batch_size))
@@ -285,6 +319,30 @@ def test_peaks_that_do_not_follow_the_micro_batch_raise_a_doubt() -> None:
     )
     slower = (timed(4, 500, 0.25), timed(9, 500, 0.5))
     assert not any("alike" in note for note in command_notes(subject, slower, subject.current))
+
+
+@pytest.mark.parametrize(
+    ("micro_batch_size", "allocated", "step_s", "stays"),
+    [(128, 505, 1.0, True), (127, 505, 1.0, False), (128, 506, 1.0, False), (128, 505, 1.01, False)],
+)
+def test_a_recipe_stays_where_many_times_its_samples_take_no_more(
+    micro_batch_size: int, allocated: int, step_s: float, stays: bool
+) -> None:
+    subject, _ = subject_of(PLAIN)
+    reason = reason_to_stay(subject, (timed(4, 500, 0.5), timed(micro_batch_size, allocated, step_s)))
+    assert (reason is not None) is stays
+
+
+def test_one_disturbed_step_does_not_hide_that_the_batch_is_not_heeded() -> None:
+    subject, _ = subject_of(PLAIN)
+    busy = timed(4096, 500, 0.5)
+    measured = replace(busy.outcome.measurement, step_times_s=(5.0, 0.5, 5.0))
+    trials = (timed(4, 500, 0.5), replace(busy, outcome=replace(busy.outcome, measurement=measured)))
+    assert reason_to_stay(subject, trials) == (
+        "Steps of micro-batch 4 and 4096 take the same memory, and hardly more time: nothing shows that the script "
+        "trains on more samples, so that the recipe stays as it is"
+    )
+    assert reason_to_stay(subject, trials[:1]) is None
 
 
 @pytest.mark.parametrize(

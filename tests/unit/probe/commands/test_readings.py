@@ -44,7 +44,7 @@ def step(
 
 
 def built(pid: int = 7) -> OptimizerBuilt:
-    return OptimizerBuilt(pid=pid, resident_bytes=210 * MIB, parameters_bytes=10 * MIB)
+    return OptimizerBuilt(pid=pid, resident_bytes=210 * MIB, parameters_bytes=10 * MIB, learning_rate=0.1)
 
 
 def held(pid: int = 7) -> BytesHeld:
@@ -75,6 +75,7 @@ def test_on_the_cpu_the_parts_add_up_to_the_resident_peak() -> None:
     assert found.peak_allocated_bytes == 300 * MIB
     assert found.peak_reserved_bytes is None
     assert found.steps_taken == 6
+    assert found.learning_rate == 0.1
 
 
 def test_a_third_of_the_steps_is_warm_up_but_two_at_least() -> None:

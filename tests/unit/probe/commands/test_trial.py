@@ -103,7 +103,7 @@ while True:
 def test_passes_that_stood_for_steps_are_forgotten_once_an_optimizer_is_made(tmp_path: Path) -> None:
     measured = ran(SLOW_PASSES_FIRST, tmp_path).measurement
     assert measured is not None
-    assert (measured.steps_taken, measured.optimizer_name) == (3, "SGD")
+    assert (measured.steps_taken, measured.optimizer_name, measured.learning_rate) == (3, "SGD", 0.1)
     assert len(measured.step_times_s) == 1  # of three, two of which are warm-up
 
 
