@@ -22,12 +22,14 @@ class Assignment:
         value: the new effective value.
         reason: why, in a few words.
         flag: how the command line calls it, where that is not ``--key``.
+        switch: the flag that sets it without a value behind it; None where the program has none.
     """
 
     key: str
     value: Any
     reason: str
     flag: str | None = None
+    switch: str | None = None
 
 
 class ChildWriter(Protocol):

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from memplan.configs.assignments import Assignment
 from memplan.configs.keys import is_number_of_steps
-from memplan.configs.languages.registry import SHELL
+from memplan.configs.languages.argparse_source import flag_in, is_told_by_a_word, switch_in
+from memplan.configs.languages.registry import ARGUMENTS, SHELL
 from memplan.configs.languages.shell_source import switch_named
 from memplan.configs.precision_words import spelled
 from memplan.configs.user_config import Knob, KnobName, RecipeChange, UserConfig
@@ -53,20 +54,28 @@ def obstacle_of_single_values(config: UserConfig, recipe: Recipe, *, names: Sequ
 
 
 def obstacle_of_switches(config: UserConfig, recipe: Recipe) -> str | None:
-    """Return which flag of a launch script a recipe would turn off that has no value; None for other configs.
+    """Return which switch of a command line a recipe would turn off, which nothing does; None for other configs.
 
     Not for the scripts of Hugging Face's trainer, whose parser takes ``False`` behind such flags.
     """
-    if config.document.language is not SHELL:
-        return None
     kept = {
         KnobName.PRECISION: recipe.precision == config.recipe.precision or recipe.precision.is_autocast,
         KnobName.ACTIVATION_CHECKPOINTING: recipe.activation_checkpointing,
     }
-    text = config.document.source.text
     knobs = (config.knob(name) for name, is_kept in kept.items() if not is_kept)
-    flags = (switch_named(text, each.key) for each in knobs if each is not None)
-    return next((f"{each} is a switch, which a value cannot turn off" for each in flags if each is not None), None)
+    problems = (_stuck_switch(config, each) for each in knobs if each is not None)
+    return next((each for each in problems if each is not None), None)
+
+
+def _stuck_switch(config: UserConfig, knob: Knob) -> str | None:
+    text, language = config.document.source.text, config.document.language
+    flag = switch_named(text, knob.key) if language is SHELL else None
+    if flag is not None:
+        return f"{flag} is a switch, which a value cannot turn off"
+    is_on = language is ARGUMENTS and knob.value is True
+    if is_on and switch_in(text, knob.key, value=False) is None and not is_told_by_a_word(text, knob.key):
+        return f"{flag_in(text, knob.key)} is on by default, and no flag turns it off"
+    return None
 
 
 def _precision_obstacle(config: UserConfig, precision: Precision) -> str | None:

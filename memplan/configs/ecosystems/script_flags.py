@@ -29,9 +29,9 @@ from memplan.configs.ecosystems.usual_names import (
 from memplan.configs.keys import is_number_of_steps, keys_called
 from memplan.configs.knob_changes import additions, obstacle_of_single_values, obstacle_of_switches
 from memplan.configs.knobs import RECIPE_KNOBS
-from memplan.configs.languages.argparse_source import flag_in
+from memplan.configs.languages.argparse_source import flag_in, switch_in
 from memplan.configs.languages.registry import ARGUMENTS, SHELL
-from memplan.configs.layout.command_lines import as_switched_flags
+from memplan.configs.layout.command_lines import as_flags, as_switched_flags
 from memplan.configs.precision_words import precision_of
 from memplan.configs.user_config import KnobName, PatchStyle
 
@@ -149,11 +149,19 @@ class ScriptArguments(_ScriptFlags):
 
     def override_line(self, assignments: Sequence[Assignment]) -> str | None:
         """Return the flags as the script declares them."""
-        return as_switched_flags(assignments)
+        return as_flags(assignments)
 
     def flag(self, document: Document, key: str) -> str:
         """Return the flag that the script declares."""
         return flag_in(document.source.text, key)
+
+    def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
+        """Return the script's flags with their new values, of switches those that the script declares for them."""
+        text = config.document.source.text
+        return [
+            replace(each, switch=switch_in(text, each.key, value=each.value)) if isinstance(each.value, bool) else each
+            for each in super().assignments(config, change)
+        ]
 
 
 def _computes_rate(document: Document) -> bool:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _SWITCHES = {"store_true": False, "store_false": True}
+_BOTH_WAYS = "BooleanOptionalAction"
 _OFF = "no"
 
 
@@ -54,6 +55,26 @@ def load_arguments(text: str, *, where: str) -> dict[str, Any]:  # noqa: ARG001 
 def flag_in(text: str, key: str) -> str:
     """Return how the command line calls an argument."""
     return next((each.flag for each in _arguments(text) if each.key == key), f"--{key}")
+
+
+def switch_in(text: str, key: str, *, value: bool) -> str | None:
+    """Return the flag that gives an argument a truth value without a word behind it; None where there is none."""
+    found = (_switch(each, value=value) for each in _by_key(text).get(key, ()))
+    return next((each for each in found if each is not None), None)
+
+
+def is_told_by_a_word(text: str, key: str) -> bool:
+    """Whether a word behind an argument's flag turns it off; ``type=bool`` takes every word for true."""
+    declared = [{each.arg: ast.unparse(each.value) for each in one.call.keywords} for one in _by_key(text).get(key, ())]
+    return any("action" not in each and each.get("type", "bool") != "bool" for each in declared)
+
+
+def _switch(argument: Argument, *, value: bool) -> str | None:
+    actions = [each.value for each in argument.call.keywords if each.arg == "action"]
+    if any(ast.unparse(each).rpartition(".")[2] == _BOTH_WAYS for each in actions):
+        return argument.flag if value else argument.flag.replace("--", "--no-", 1)
+    action = _literals_of(argument).get("action")
+    return argument.flag if isinstance(action, str) and _SWITCHES.get(action) is (not value) else None
 
 
 def choices_in(text: str, key: str) -> tuple[Any, ...]:

@@ -27,8 +27,11 @@ def as_pairs(
 
 
 def as_flags(assignments: Sequence[Assignment], *, dashed: bool = False) -> str | None:
-    """Return ``--name value`` words, with dashes in the names where the program wants them; None as above."""
-    return _joined(assignments, lambda each, word: f"{_flag(each, dashed=dashed)} {word}", python_word)
+    """Return ``--name value`` words, with dashes in the names where the program wants them; None as above.
+
+    A switch that the program is known to have stands alone.
+    """
+    return _joined(assignments, lambda each, word: each.switch or f"{_flag(each, dashed=dashed)} {word}", python_word)
 
 
 def cfg_options(assignments: Sequence[Assignment]) -> str | None:

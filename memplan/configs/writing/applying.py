@@ -21,7 +21,8 @@ def apply_patch(patch: ConfigPatch) -> None:
         OutputError: a file cannot be written.
     """
     if not patch.files and patch.changes:
-        raise PatchError("the patch changes no file", hint=f"add to the training command: {patch.override_line}")
+        line = patch.override_line
+        raise PatchError("the patch changes no file", hint=line and f"add to the training command: {line}")
     found = {each.path: digest_of(Path(each.path)) for each in patch.files}
     if patch.files and all(found[each.path] == each.patched_sha256 for each in patch.files):
         raise PatchError("the patch is applied already", where=patch.files[0].path, hint="--undo takes it back")

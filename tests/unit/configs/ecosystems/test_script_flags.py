@@ -390,3 +390,41 @@ def test_a_flag_that_may_be_accumulation_is_named_as_it_is_written(tmp_path: Pat
 
 def test_a_switch_is_no_count_of_accumulated_steps(tmp_path: Path) -> None:
     assert config_of(tmp_path, "python main.py --batch_size 2 --gradient_accumulation\n").recipe.accumulation_steps == 1
+
+
+@pytest.mark.parametrize(
+    ("declared", "line"),
+    [
+        ('"--amp", action=argparse.BooleanOptionalAction, default=True', "--no-amp"),
+        ('"--amp", action=BooleanOptionalAction, default=True', "--no-amp"),
+        ('"--no-amp", dest="amp", action="store_false"', "--no-amp"),
+        ('"--amp", type=truth, default=True', "--amp False"),
+    ],
+)
+def test_a_switch_that_is_on_by_default_is_turned_off_as_the_script_declares(
+    tmp_path: Path, declared: str, line: str
+) -> None:
+    config = config_of(tmp_path, f"{DECLARED}p.add_argument({declared})\n", name="x.py")
+    assert config.recipe.precision is Precision.FP16
+    patch = plan_patch(config, RecipeChange(recipe=replace(config.recipe, precision=Precision.FP32)))
+    assert patch.override_line == line
+    with pytest.raises(PatchError) as refusal:
+        apply_patch(patch)
+    assert refusal.value.hint == f"add to the training command: {line}"
+
+
+@pytest.mark.parametrize("declared", ['"--amp", action="store_true", default=True', '"--amp", type=bool, default=True'])
+def test_a_switch_that_nothing_turns_off_keeps_the_precision(tmp_path: Path, declared: str) -> None:
+    config = config_of(tmp_path, f"{DECLARED}p.add_argument({declared})\n", name="x.py")
+    with pytest.raises(PatchError, match="--amp is on by default, and no flag turns it off"):
+        plan_patch(config, RecipeChange(recipe=replace(config.recipe, precision=Precision.FP32)))
+
+
+@pytest.mark.parametrize(
+    ("declared", "line"),
+    [('"--amp", action="store_true"', "--amp"), ('"--amp", type=truth, default=False', "--amp True")],
+)
+def test_a_switch_is_turned_on_as_the_script_declares(tmp_path: Path, declared: str, line: str) -> None:
+    config = config_of(tmp_path, f"{DECLARED}p.add_argument({declared})\n", name="x.py")
+    change = RecipeChange(recipe=replace(config.recipe, precision=Precision.FP16))
+    assert plan_patch(config, change).override_line == line
