@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
-import psutil
-
-_SAME_START_S = 0.1  # readings of one start time differ by less
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_STATE, _START_TICKS = 0, 19  # among what follows the name in ``/proc/PID/stat``, see proc_pid_stat(5)
+_ENDED = "ZX"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,26 +20,51 @@ class ProcessIdentity:
     Args:
         host: name of the machine.
         pid: process id there.
-        started_at: when it started, in seconds since the epoch.
+        started: the boot of the machine, and the kernel's ticks from it to the start, which no clock sets.
     """
 
     host: str
     pid: int
-    started_at: float
+    started: str
 
     def is_running(self) -> bool | None:
         """Whether the process still runs; None on another machine, where that cannot be known."""
         if self.host != socket.gethostname():
             return None
-        try:
-            found = psutil.Process(self.pid)
-            is_same = abs(found.create_time() - self.started_at) < _SAME_START_S
-            return is_same and found.status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return False
+        status = _status_of(self.pid)
+        return status is not None and _started(status) == self.started and status[_STATE] not in _ENDED
 
 
 def this_process() -> ProcessIdentity:
     """Return the identity of this process."""
-    process = psutil.Process()
-    return ProcessIdentity(host=socket.gethostname(), pid=process.pid, started_at=process.create_time())
+    return identity_of(os.getpid())
+
+
+def identity_of(pid: int) -> ProcessIdentity:
+    """Return the identity of a process of this machine.
+
+    Raises:
+        ProcessLookupError: there is none of that number.
+    """
+    status = _status_of(pid)
+    if status is None:
+        raise ProcessLookupError(f"there is no process {pid}")
+    return ProcessIdentity(host=socket.gethostname(), pid=pid, started=_started(status))
+
+
+def _started(status: list[str]) -> str:
+    return f"{_boot_id()}+{status[_START_TICKS]}"
+
+
+@cache
+def _boot_id() -> str:
+    return _BOOT_ID.read_text(encoding="utf-8").strip()
+
+
+def _status_of(pid: int) -> list[str] | None:
+    """Return what the kernel says of a process behind its name, which may hold anything; None where there is none."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return text.rpartition(")")[2].split()

@@ -69,7 +69,9 @@ class _Fork:
     def payload(self, deadline: float) -> bytes:
         """Return what the fork has written once it has ended; nothing where it has not by then, or not in order."""
         chunks: list[bytes] = []
-        while is_done_in_time := bool(select.select([self.reading], [], [], max(deadline - time.monotonic(), 0))[0]):
+        ready = select.poll()  # takes descriptors of any number, where ``select`` takes 1,024
+        ready.register(self.reading, select.POLLIN)
+        while is_done_in_time := bool(ready.poll(max(deadline - time.monotonic(), 0) * 1000)):
             chunks.append(os.read(self.reading, _CHUNK_BYTES))
             if not chunks[-1]:
                 break

@@ -54,5 +54,6 @@ def interrupts_held_back() -> Iterator[HeldInterrupts]:
         yield interrupts
     finally:
         for number, handler in usual.items():
-            signal.signal(number, handler)
+            if signal.getsignal(number) == interrupts.hold:  # else a handler that was asked for has set another
+                signal.signal(number, handler)
         interrupts.deliver()

@@ -120,15 +120,15 @@ def time_now() -> str:
 def this_owner() -> str:
     """Write the identity of this process as a run's owner."""
     process = this_process()
-    return f"{process.host} {process.pid} {process.started_at:.2f}"
+    return f"{process.host} {process.pid} {process.started}"
 
 
 def is_alive(owner: str | None) -> bool:
     """Whether the owner still runs; presumed on another host, where it cannot be known."""
     if owner is None:
         return False
-    host, pid, started_at = owner.rsplit(" ", 2)
-    return ProcessIdentity(host=host, pid=int(pid), started_at=float(started_at)).is_running() is not False
+    host, pid, started = owner.rsplit(" ", 2)
+    return ProcessIdentity(host=host, pid=int(pid), started=started).is_running() is not False
 
 
 def _pickled(source: WorkloadSource) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -38,6 +39,17 @@ def have_forks_work(argument: Any, reply: Reply) -> None:
         forks.start(functools.partial(work, number))
     reply(forks.results(within_s=60))
     reply(noted)
+
+
+def have_a_fork_work_beside_open_files(argument: Any, reply: Reply) -> None:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    opened = [os.dup(0) for _ in range(argument)]
+    forks = Forks()
+    forks.start(lambda: "done")
+    reply(forks.results(within_s=60))
+    for each in opened:
+        os.close(each)
 
 
 def have_forks_wait(argument: Any, reply: Reply) -> None:

@@ -296,6 +296,10 @@ def test_forks_of_a_child_work_beside_it_and_those_that_fail_are_left_out(templa
     assert ending.return_code == 0
 
 
+def test_a_fork_answers_where_a_thousand_files_are_open(template: Template) -> None:
+    assert forked(template, "have_a_fork_work_beside_open_files", 1100).messages == (["done"],)
+
+
 @pytest.mark.parametrize("waits", ["in vain", "for them"])
 def test_forks_of_a_child_end_with_it_and_answer_for_nobody(template: Template, waits: str) -> None:
     ending = forked(template, "have_forks_wait", waits, watch=stop_after(2, "it did not end"))
@@ -365,6 +369,22 @@ def test_a_signal_that_is_held_back_is_handled_when_it_is_asked_for() -> None:
             signal.raise_signal(signal.SIGHUP)
             with pytest.raises(KeyboardInterrupt):
                 interrupts.deliver()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_handler_that_has_the_signals_that_follow_ignored_is_heeded() -> None:
+    def wind_down(number: int, _frame: object) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGHUP, wind_down)
+    try:
+        with interrupts_held_back() as interrupts:
+            signal.raise_signal(signal.SIGHUP)
+            with pytest.raises(KeyboardInterrupt):
+                interrupts.deliver()
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
 

@@ -15,6 +15,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+import psutil
+
 from memplan.errors import LaunchError, MemplanError, OutputError
 from memplan.planning.launched.plan_exchange import Answer, Failure, PlanExchange
 from memplan.process_identity import this_process
@@ -142,7 +144,7 @@ class _Watch:
 def _is_later(moment: float, me: ProcessIdentity, other: ProcessIdentity) -> bool:
     """Whether a moment in another process is after this one's start, as far as the clocks of two hosts agree."""
     skew_s = 0.0 if me.host == other.host else _CLOCK_SKEW_S
-    return moment > me.started_at + skew_s
+    return moment > psutil.Process(me.pid).create_time() + skew_s
 
 
 def _plan_of(answer: Answer) -> Plan:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -19,7 +18,7 @@ from memplan.launchers import Launch
 from memplan.planning.launched.plan_exchange import Announcement, Answer, PlanExchange
 from memplan.planning.launched.sharing import make_for_all, wait_for
 from memplan.probe.records import to_json
-from memplan.process_identity import ProcessIdentity, this_process
+from memplan.process_identity import ProcessIdentity, identity_of, this_process
 from memplan.recipe import Recipe
 from tests.making import ignore, plan
 
@@ -45,9 +44,7 @@ def exchange(tmp_path: Path) -> PlanExchange:
 def ended() -> ProcessIdentity:
     """A process of this machine that was started after this one, and has ended."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        return ProcessIdentity(
-            host=socket.gethostname(), pid=child.pid, started_at=psutil.Process(child.pid).create_time()
-        )
+        return identity_of(child.pid)
 
 
 def leave(exchange: PlanExchange, by: ProcessIdentity, announced_at: float, *, answered: bool) -> None:
@@ -133,20 +130,20 @@ def test_an_answer_of_a_rank_0_that_has_ended_since_counts_if_it_is_of_this_run(
 
 
 def test_what_an_earlier_run_of_the_same_name_left_is_not_taken(exchange: PlanExchange, ended: ProcessIdentity) -> None:
-    leave(exchange, ended, this_process().started_at - 1, answered=True)
+    leave(exchange, ended, psutil.Process().create_time() - 1, answered=True)
     with pytest.raises(LaunchError, match=r"rank 0 did not ask for a plan within 0 s.*every rank must call"):
         wait(exchange)
 
 
 def test_a_rank_that_starts_late_takes_the_answer_of_a_rank_0_that_still_runs(exchange: PlanExchange) -> None:
     me = this_process()
-    leave(exchange, me, me.started_at - 1, answered=True)
+    leave(exchange, me, psutil.Process().create_time() - 1, answered=True)
     assert wait(exchange) == PLAN
 
 
 def test_a_rank_0_elsewhere_is_seen_by_the_sign_that_it_renews(exchange: PlanExchange) -> None:
-    elsewhere = ProcessIdentity(host="node7", pid=1, started_at=0.0)
-    leave(exchange, elsewhere, this_process().started_at - 1, answered=True)
+    elsewhere = ProcessIdentity(host="node7", pid=1, started="never")
+    leave(exchange, elsewhere, psutil.Process().create_time() - 1, answered=True)
     with pytest.raises(LaunchError, match="did not ask"):
         wait(exchange)
     renewing = threading.Timer(0.3, lambda: os.utime(exchange.announcement_path))
