@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan.configs import MemplanOptions, deliver_patch
-from memplan.launchers import read_launch
+from memplan.launchers import is_first_process, read_launch
 from memplan.planner import Planning
 from memplan.planning.commands import card_count
 from memplan.planning.estimating import estimate_subject
@@ -249,11 +249,10 @@ def plan(
     )
     if output is not None:
         require_place_for(Path(output))
-    launch = read_launch(os.environ)
-    is_first = launch is None or launch.rank == 0
+    is_first = is_first_process(os.environ)
     if is_first:
         request = _waited(request, observer, wait=wait, limit=wait_limit, cards=card_count(target.command, request))
-    question = question_of(*target.subject(request), launch)
+    question = question_of(*target.subject(request), read_launch(os.environ))
     observer(_started(question, target))
     made = Planning(question, observer).plan(fresh=fresh)
     if is_first:

@@ -98,6 +98,12 @@ def read_launch(environment: Mapping[str, str]) -> Launch | None:
     return None
 
 
+def is_first_process(environment: Mapping[str, str]) -> bool:
+    """Whether this process is the first of its launch, or was started alone."""
+    launch = read_launch(environment)
+    return launch is None or launch.rank == 0
+
+
 def launched_world_size(environment: Mapping[str, str]) -> int | None:
     """Return how many processes a launcher starts or a job requests; None where neither can be read."""
     found = (_count(environment.get(name)) for name in ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE"))

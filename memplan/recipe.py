@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -38,9 +39,10 @@ def parse_precision(text: str) -> Precision:
         UsageError: there is no precision of that name.
     """
     try:
-        return Precision(text.strip().lower())
+        return Precision(str(text).strip().lower())
     except ValueError:
-        raise UsageError(f"precision {text!r} is not known", hint=hint_on_names(text.lower(), Precision)) from None
+        hint = hint_on_names(str(text).lower(), Precision)
+        raise UsageError(f"precision {text!r} is not known", hint=hint) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +73,7 @@ class Recipe:
     def __post_init__(self) -> None:
         object.__setattr__(self, "precision", parse_precision(self.precision))
         for name in ("micro_batch_size", "accumulation_steps", "world_size"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, SupportsIndex) or operator.index(value) < 1:
-                raise UsageError(f"{name}={value!r} must be a whole number of at least 1")
-            object.__setattr__(self, name, operator.index(value))  # NumPy's integers are no numbers of JSON
+            object.__setattr__(self, name, counted(f"{name}=", getattr(self, name)))
         if self.learning_rate is not None and not _is_rate(self.learning_rate):
             raise UsageError(f"learning_rate={self.learning_rate!r} must be a number above 0")
 
@@ -94,5 +93,20 @@ class Recipe:
         return replace(self, micro_batch_size=micro_batch_size)
 
 
+def counted(named: str, value: object) -> int:
+    """Return a count as Python's own integer: NumPy's are no numbers of JSON.
+
+    Args:
+        named: what the error calls it, up to the value.
+        value: what a caller gave.
+
+    Raises:
+        UsageError: it is no whole number of at least 1.
+    """
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex) or operator.index(value) < 1:
+        raise UsageError(f"{named}{value!r} must be a whole number of at least 1")
+    return operator.index(value)
+
+
 def _is_rate(value: object) -> bool:
-    return isinstance(value, SupportsFloat) and not isinstance(value, bool) and float(value) > 0
+    return isinstance(value, SupportsFloat) and not isinstance(value, bool) and 0 < float(value) < math.inf

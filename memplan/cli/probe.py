@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -159,9 +160,12 @@ def _show_plan(plan: Plan, console: Console, *, shown: tuple[str, ...]) -> None:
 
 
 def _deliver(plan: Plan, console: Console, *, output: Path | None, apply_now: bool, store: Path) -> None:
-    """Write the patch where the user wants it, or say which line applies it."""
+    """Write the patch where the user wants it, or say which line applies it; of several processes the first does."""
     from memplan.configs import deliver_patch
+    from memplan.launchers import is_first_process
 
+    if not is_first_process(os.environ):
+        return
     patch = deliver_patch(plan.config_patch, output=output, apply=apply_now)
     if output is not None and patch is None:
         say(console, f"there is no patch, so {output} is not written")

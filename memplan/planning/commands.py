@@ -12,7 +12,7 @@ from memplan.errors import ConfigError, MemplanError, UsageError
 from memplan.planning.subject import Subject, subject_of_config
 from memplan.plans.changes import COMMAND_PRECISION
 from memplan.probe.commands.template import PlaceholderName, fill_command, parse_template
-from memplan.recipe import Precision, Recipe
+from memplan.recipe import Precision, Recipe, counted
 from memplan.workload import TrainingCommand
 
 if TYPE_CHECKING:
@@ -63,13 +63,11 @@ def command_options(
         return None
     if workload is not None:
         raise UsageError("command and workload exclude each other", hint="a command is run as it is")
-    if batch_size is not None and batch_size < 1:
-        raise UsageError(f"batch-size {batch_size} must be at least 1")
     return CommandOptions(
         template=command,
-        steps=_DEFAULT_STEPS if steps is None else steps,
+        steps=_DEFAULT_STEPS if steps is None else counted("steps ", steps),
         config_path=configs[-1] if configs else None,
-        micro_batch_size=batch_size,
+        micro_batch_size=None if batch_size is None else counted("batch-size ", batch_size),
     )
 
 

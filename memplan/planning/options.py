@@ -167,7 +167,7 @@ def parse_rule(text: str | None) -> LearningRateRule | None:
     if text is None:
         return None
     try:
-        return LearningRateRule(text.strip().lower())
+        return LearningRateRule(str(text).strip().lower())
     except ValueError:
         raise UsageError(f"lr-rule {text!r} is not known", hint="use linear, sqrt or none") from None
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsFloat
 
 from memplan.configs.user_config import PatchStyle
 from memplan.errors import UsageError
-from memplan.recipe import Precision
+from memplan.recipe import Precision, counted
 from memplan.recommend.scaling import TRUSTED_RATIO, LearningRateRule
 from memplan.run_names import DEFAULT_STORE
 
 _LARGEST_MICRO_BATCH = 4096
+_SHARES = {"max-util": "max_utilisation", "min-util": "min_utilisation"}
+_COUNTS = {"global-batch": "global_batch_size", "max-batch": "micro_batch_cap", "world-size": "world_size"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +61,14 @@ class PlanRequest:
     def __post_init__(self) -> None:
         if self.budget_bytes is not None and self.budget_bytes < 1:
             raise UsageError(f"budget {self.budget_bytes} must be at least 1 byte")
-        if self.global_batch_size is not None and self.global_batch_size < 1:
-            raise UsageError(f"global-batch {self.global_batch_size} must be at least 1")
-        if self.micro_batch_cap is not None and self.micro_batch_cap < 1:
-            raise UsageError(f"max-batch {self.micro_batch_cap} must be at least 1")
-        if self.world_size is not None and self.world_size < 1:
-            raise UsageError(f"world-size {self.world_size} must be at least 1")
+        for option, name in _SHARES.items():
+            share = getattr(self, name)
+            if isinstance(share, bool) or not isinstance(share, SupportsFloat):
+                raise UsageError(f"{option} {share!r} must be a number", hint="write a share such as 0.8")
+            object.__setattr__(self, name, float(share))
+        for option, name in _COUNTS.items():
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, counted(f"{option} ", value))
 
     @property
     def rate_rule(self) -> LearningRateRule:

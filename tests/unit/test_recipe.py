@@ -44,6 +44,7 @@ def test_numbers_of_numpy_are_taken_as_plain_ones() -> None:
         {"micro_batch_size": 1, "accumulation_steps": -1},
         {"micro_batch_size": 1, "learning_rate": 0.0},
         {"micro_batch_size": 1, "precision": "fp8"},
+        {"micro_batch_size": 1, "precision": 16},
     ],
 )
 def test_a_knob_out_of_range_is_refused_by_name_and_value(knobs: dict[str, object]) -> None:
@@ -53,7 +54,7 @@ def test_a_knob_out_of_range_is_refused_by_name_and_value(knobs: dict[str, objec
     assert repr(value) in str(caught.value)
 
 
-@pytest.mark.parametrize("rate", ["1e-3", True, 0.0, float("nan")])
+@pytest.mark.parametrize("rate", ["1e-3", True, 0.0, float("nan"), float("inf")])
 def test_a_learning_rate_is_a_number_above_0(rate: Any) -> None:
     with pytest.raises(UsageError, match=f"learning_rate={rate!r} must be a number above 0"):
         Recipe(micro_batch_size=1, learning_rate=rate)

@@ -430,5 +430,5 @@ def test_a_command_for_a_card_that_is_not_here_is_refused_with_what_to_do_instea
 
 
 def test_a_first_micro_batch_of_nothing_is_refused() -> None:
-    with pytest.raises(UsageError, match="batch-size 0 must be at least 1"):
+    with pytest.raises(UsageError, match="batch-size 0 must be a whole number of at least 1"):
         command_options("train --bs {micro_batch_size}", (), steps=None, batch_size=0, workload=None)

@@ -111,7 +111,7 @@ def test_a_time_that_is_not_above_zero_or_has_no_known_unit_is_refused(told: str
 def test_the_largest_micro_batch_is_a_fact_of_the_request_once_it_is_named() -> None:
     assert "micro_batch_cap" not in request_from(MemplanOptions()).facts()
     assert request_from(MemplanOptions(max_batch=8)).facts()["micro_batch_cap"] == 8
-    with pytest.raises(UsageError, match="max-batch 0 must be at least 1"):
+    with pytest.raises(UsageError, match="max-batch 0 must be a whole number of at least 1"):
         request_from(MemplanOptions(max_batch=0))
 
 
