@@ -117,6 +117,8 @@ def _is_hardly_more(least: Measurement, largest: Measurement, share: float, time
 
 def _note_on_unfilled_batches(trials: Sequence[Trial]) -> list[str]:
     """Doubt that a step has as many samples as the largest micro-batch, if fewer took as much memory and time."""
+    if any(each.outcome.available_samples is not None for each in trials):  # then they are counted
+        return []
     read = [(trial.recipe, found) for trial in trials if (found := trial.outcome.measurement)]
     most = max((recipe.micro_batch_size for recipe, _ in read), default=0)
     largest = [each for each in read if each[0].micro_batch_size == most]

@@ -70,10 +70,10 @@ def _reading_of(trial: Trial) -> Reading:
     """Turn a trial into what the search needs to know of it."""
     measured, samples = trial.outcome.measurement, trial.outcome.available_samples
     peak_bytes = measured.peak_device_bytes if measured else None
-    if trial.fits:
-        return Reading(kind=ReadingKind.FITS, peak_bytes=peak_bytes)
     if samples is not None:
         return Reading(kind=ReadingKind.TOO_FEW_SAMPLES, available_samples=samples)
+    if trial.fits:
+        return Reading(kind=ReadingKind.FITS, peak_bytes=peak_bytes)
     kind = ReadingKind.FAILED if trial.failed_otherwise else ReadingKind.TOO_LARGE
     return Reading(kind=kind, peak_bytes=peak_bytes)
 
@@ -101,7 +101,7 @@ class LiveSearch:
         Raises:
             WorkloadError: the user's code raised; ``detail`` holds its traceback.
         """
-        trial = self._session.try_recipe(self._subject.current, self._subject.current_name)
+        trial = self._counting_samples(self._session.try_recipe(self._subject.current, self._subject.current_name))
         if trial.outcome.kind in (OutcomeKind.USER_ERROR, OutcomeKind.NEVER_STEPPED, OutcomeKind.TOO_FEW_STEPS):
             raise WorkloadError(trial.outcome.evidence, detail=trial.outcome.log_tail)
         if measured := trial.outcome.measurement:
@@ -276,7 +276,10 @@ class LiveSearch:
 
     def _try(self, recipe: Recipe, purpose: str, reference: Trial) -> Trial:
         limit = step_limit(reference, recipe, may_pause=self._subject.is_command)
-        trial = self._session.try_recipe(recipe, purpose, step_limit=limit)
+        return self._counting_samples(self._session.try_recipe(recipe, purpose, step_limit=limit))
+
+    def _counting_samples(self, trial: Trial) -> Trial:
+        """Consider no larger micro-batch than a trial shows the data to fill."""
         if (samples := trial.outcome.available_samples) is not None:
             self._cap = within_data(self._cap, samples, world_size=1)  # the batch function is one replica's
         return trial

@@ -31,9 +31,11 @@ if TYPE_CHECKING:
 
     from memplan.probe.commands.events import Event
     from memplan.probe.trials import TrialRequest
+    from memplan.recipe import Recipe
     from memplan.results import Measurement
 
 _FEWEST_MEASURED_STEPS = 2  # the first one makes the optimizer's state, so its peak says too little
+_FOR_WANT_OF_SAMPLES = (OutcomeKind.USER_ERROR, OutcomeKind.TOO_FEW_STEPS, OutcomeKind.NEVER_STEPPED)
 _SHELL_SIGNAL_BASE = 128
 _PARSERS_ERROR = re.compile(r"^(?:\S+: )?error: ")  # of argparse and jsonargparse
 _LAST_TRACEBACK_LINE = re.compile(
@@ -100,6 +102,14 @@ def judge_steps(measurement: Measurement, events: Sequence[Event], request: Tria
         evidence = f"parameters were not finite after {steps_taken(events)} steps"
         return TrialVerdict(kind=OutcomeKind.NON_FINITE_LOSS, evidence=evidence)
     return fitting(steps_taken(events), measurement, request)
+
+
+def for_want_of_samples(verdict: TrialVerdict, recipe: Recipe, available: int) -> TrialVerdict:
+    """Say of a failure that the data do not fill a batch, which scripts that drop the last one seldom say."""
+    if verdict.kind not in _FOR_WANT_OF_SAMPLES:
+        return verdict
+    few = f"the data loader has {available} samples, too few for a batch of {recipe.micro_batch_size}"
+    return replace(verdict, evidence=f"{few}: {verdict.evidence}")
 
 
 def steps_taken(events: Sequence[Event]) -> int:

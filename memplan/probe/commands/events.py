@@ -87,6 +87,24 @@ class StepEnded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BatchUnfilled:
+    """A data loader has fewer samples than a full batch.
+
+    Args:
+        pid: of the process.
+        asked: samples of a full batch.
+        available: samples that there are.
+        are_trained: whether a step was taken with what there is; else no batch comes of it, and it may not be the
+            training's.
+    """
+
+    pid: int
+    asked: int
+    available: int
+    are_trained: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepSkipped:
     """A gradient scaler left a step out; ``count`` in a row so far."""
 
@@ -152,6 +170,7 @@ Event = (
     | OptimizersImported
     | OptimizerBuilt
     | StepEnded
+    | BatchUnfilled
     | StepSkipped
     | BytesHeld
     | ErrorRaised
@@ -163,6 +182,7 @@ _KINDS: dict[str, type[Event]] = {
     "imported": OptimizersImported,
     "built": OptimizerBuilt,
     "step": StepEnded,
+    "short": BatchUnfilled,
     "skipped": StepSkipped,
     "held": BytesHeld,
     "raised": ErrorRaised,

@@ -2,8 +2,8 @@
 
 Python runs it at the start of every process of the command. It waits until the process imports torch's optimizers, if
 it ever does, and then listens on torch's global optimizer-step hooks. What it sees goes line by line into a file that
-memplan reads. Standard library and torch only, any Python that runs torch, and ``hook_figures`` and ``late_imports``,
-which are copied with it; whatever fails in here is reported and never reaches the script.
+memplan reads. Standard library and torch only, any Python that runs torch, and ``hook_figures``, ``hook_loaders`` and
+``late_imports``, which are copied with it; whatever fails in here is reported and never reaches the script.
 
 A *step* is a step of the optimizer that has stepped most often, so that a script with several optimizers counts its
 iterations once. A step that a gradient scaler skips is none; it is counted as skipped within the step that follows.
@@ -29,13 +29,16 @@ from typing import Any
 
 if __name__ == "sitecustomize":  # a copy, in whatever Python the script runs: memplan itself may not be there
     import memplan_hook_figures as figures
+    import memplan_hook_loaders as loaders
     import memplan_late_imports as late_imports
 else:
     from memplan import late_imports
     from memplan.probe.commands import hook_figures as figures
+    from memplan.probe.commands import hook_loaders as loaders
 
 SETTINGS_VARIABLE = "MEMPLAN_OBSERVE"
 _OPTIMIZERS = "torch.optim.optimizer"
+_LOADERS = "torch.utils.data.dataloader"
 _PASSES_WITHOUT_OPTIMIZER = 3  # after as many, none is waited for; one made later is heeded
 _STATE_IS_RESIDENT = 2  # optimizer steps after which state exists and gradients have been freed once
 _LEAVE_LIMIT_S = 5.0
@@ -68,6 +71,7 @@ class Observer:
         self._leave_folder = leave_folder
         self._resident_limit_bytes = resident_limit_bytes
         self._card_limit_bytes = card_limit_bytes
+        self._loaders = loaders.LoaderWatch(self.tell)
         self.reset()
 
     def reset(self) -> None:
@@ -119,6 +123,10 @@ class Observer:
                 self.guarded(self._built)(optimizer)
 
         module.Optimizer.__init__ = make_then_look
+
+    def watch_loaders(self, module: Any) -> None:
+        """Look at what PyTorch's data loaders can fill; called once their module is loaded."""
+        self._loaders.watch(module)
 
     def guarded(self, work: Any) -> Any:
         """Return a function that does the same, and reports what it raises instead of raising it in the script."""
@@ -234,6 +242,7 @@ class Observer:
         card = figures.card_figures(self._parameters())
         now = time.perf_counter()
         self._step = count
+        self._loaders.step_ended()
         self.tell(
             "step",
             step=count,
@@ -309,7 +318,8 @@ def observe_this_process(settings: str) -> None:
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="utf-8")
     os.register_at_fork(after_in_child=observer.reset)
     observer.watch_uncaught()
-    sys.meta_path.insert(0, late_imports.LateImport(_OPTIMIZERS, observer.guarded(observer.watch_optimizers)))
+    for name, watch in ((_OPTIMIZERS, observer.watch_optimizers), (_LOADERS, observer.watch_loaders)):
+        sys.meta_path.insert(0, late_imports.LateImport(name, observer.guarded(watch)))
 
 
 def run_the_next_sitecustomize() -> None:

@@ -13,7 +13,7 @@ from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, TypeVar
 
-from memplan.probe.commands.events import BytesHeld, HookFailed, OptimizerBuilt, StepEnded, StepsFinished
+from memplan.probe.commands.events import BatchUnfilled, BytesHeld, HookFailed, OptimizerBuilt, StepEnded, StepsFinished
 from memplan.probe.readings import search_note
 from memplan.results import BreakdownBytes, Measurement
 
@@ -134,6 +134,16 @@ def passes_per_step(events: Sequence[Event]) -> int:
     if not passes or steps[-1].optimizers > 1:
         return 1
     return max(round(median(passes)), 1)
+
+
+def available_samples(events: Sequence[Event], recipe: Recipe) -> int | None:
+    """Return how many samples the data have, where they do not fill a micro-batch; None where they do.
+
+    Of data that are not known to be trained on it is told only where nothing was.
+    """
+    has_steps = any(isinstance(event, StepEnded) for event in events)
+    unfilled = [event for event in events if isinstance(event, BatchUnfilled) and event.are_trained is has_steps]
+    return next((each.available for each in reversed(unfilled) if each.asked == recipe.micro_batch_size), None)
 
 
 def first_bad_loss(events: Sequence[Event]) -> int | None:

@@ -15,10 +15,11 @@ from memplan import late_imports
 from memplan.children import run_child
 from memplan.devices.cards import DeviceKind
 from memplan.probe.commands import hook as command_hook
-from memplan.probe.commands import hook_figures
+from memplan.probe.commands import hook_figures, hook_loaders
 from memplan.probe.commands.cards import CardWatch, allocator_limit_bytes, visible_cards
 from memplan.probe.commands.endings import (
     CommandEnding,
+    for_want_of_samples,
     judge_ending,
     judge_place,
     judge_steps,
@@ -33,7 +34,14 @@ from memplan.probe.commands.events import (
     StepSkipped,
     without_earlier_steps,
 )
-from memplan.probe.commands.readings import OutsideReadings, measure, notes_on, training_pids, warmup_of
+from memplan.probe.commands.readings import (
+    OutsideReadings,
+    available_samples,
+    measure,
+    notes_on,
+    training_pids,
+    warmup_of,
+)
 from memplan.probe.commands.template import PlaceholderName, fill_command, parse_template
 from memplan.probe.commands.worker import CommandLine
 from memplan.probe.judging import is_near_budget, over_resident_limit, over_step_limit
@@ -86,6 +94,9 @@ def run_command_trial(
         verdict = judge_steps(measurement, watch.events, request)
     elif verdict is None:
         verdict = without_enough_steps(watch.events)
+    available = available_samples(watch.events, request.recipe)
+    if available is not None:
+        verdict = for_want_of_samples(verdict, request.recipe, available)
     return Outcome(
         kind=verdict.kind,
         evidence=verdict.evidence,
@@ -93,6 +104,7 @@ def run_command_trial(
         measurement=measurement,
         log_tail=ending.log_tail,
         notes=notes_on(watch.events, request.recipe),
+        available_samples=available,
     )
 
 
@@ -135,6 +147,7 @@ def install_hook(folder: Path) -> None:
     parts = {
         "sitecustomize.py": command_hook.__file__,
         "memplan_hook_figures.py": hook_figures.__file__,
+        "memplan_hook_loaders.py": hook_loaders.__file__,
         "memplan_late_imports.py": late_imports.__file__,
     }
     for name, path in parts.items():
@@ -211,7 +224,7 @@ class _Watch:
         return measure(
             self.events,
             outside,
-            micro_batch_size=recipe.micro_batch_size,
+            micro_batch_size=available_samples(self.events, recipe) or recipe.micro_batch_size,
             accumulation_steps=recipe.accumulation_steps if self._sets_accumulation() else None,
             usual_context_bytes=self._request.device.context_bytes,
         )

@@ -86,6 +86,46 @@ def train(factor, pause_s=0.0):
 """
 
 
+LOADED = """
+import sys
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+size = int(sys.argv[1])
+def loader(samples, drop_last):
+    return DataLoader(TensorDataset(torch.ones(samples, 4)), batch_size=size, drop_last=drop_last)
+validation = loader(3, False)
+net = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for epoch in range(9):
+    next(iter(validation), None)
+    for (batch,) in loader({samples}, {drop_last}):
+        loss = net(batch).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    print(loss)
+"""
+
+
+def test_speed_is_that_of_the_samples_that_the_data_have(tmp_path: Path) -> None:
+    script = LOADED.replace("{samples}", "10").replace("{drop_last}", "False")
+    outcome = ran(script, tmp_path, recipe=Recipe(micro_batch_size=16))
+    measured = outcome.measurement
+    assert measured is not None
+    assert (outcome.kind, outcome.available_samples) == (OutcomeKind.FITS, 10)
+    assert measured.samples_per_s == pytest.approx(10 / measured.step_times_s[0])
+    full = ran(script, tmp_path, recipe=Recipe(micro_batch_size=10))
+    assert (full.kind, full.available_samples) == (OutcomeKind.FITS, None)
+
+
+def test_a_failure_for_want_of_a_full_batch_is_told_as_such(tmp_path: Path) -> None:
+    script = LOADED.replace("{samples}", "10").replace("{drop_last}", "True")
+    outcome = ran(script, tmp_path, recipe=Recipe(micro_batch_size=16))
+    assert (outcome.kind, outcome.available_samples) == (OutcomeKind.USER_ERROR, 10)
+    said = "the data loader has 10 samples, too few for a batch of 16: NameError: name 'loss' is not defined"
+    assert outcome.evidence.startswith(said)
+
+
 SLOW_PASSES_FIRST = """
 import time
 import torch
