@@ -183,7 +183,8 @@ def _note_on_slow_starts(trials: Sequence[Trial], steps: int) -> list[str]:
     if outside_s < max(_NOTICEABLE_WAIT_S, total_s / 2):
         return []
     share = f"{outside_s:.0f} of the trials' {total_s:.0f} s passed outside of optimizer steps"
-    return [f"{share}: what the script does before them, such as evaluation, is best left out by its own options"]
+    what = "what the script does besides, such as evaluation before the first, is best left out by its own options"
+    return [f"{share}: {what}"]
 
 
 def _note_on_silent_rate(

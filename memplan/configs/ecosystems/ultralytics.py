@@ -82,6 +82,10 @@ class Ultralytics(Ecosystem):
             return "Ultralytics has no activation checkpointing"
         return None if recipe.precision in _WORDS else f"amp has no way to say {recipe.precision}"
 
+    def obstacle_on_cpu(self, config: UserConfig, precision: Precision) -> str | None:
+        """Refuse autocast: ``check_amp`` of ``utils/checks.py`` says no to the CPU, and bf16 asks for CUDA there."""
+        return None if precision is Precision.FP32 else "Ultralytics trains in fp32 on the CPU, whatever amp says"
+
     def assignments(self, config: UserConfig, change: RecipeChange) -> list[Assignment]:
         """Return the batch of all devices, mixed precision, and ``nbs`` where accumulation needs another one."""
         recipe, batch = change.recipe, change.recipe.micro_batch_size * change.recipe.world_size

@@ -103,7 +103,10 @@ class LiveSearch:
         """
         trial = self._counting_samples(self._session.try_recipe(self._subject.current, self._subject.current_name))
         if trial.outcome.kind in (OutcomeKind.USER_ERROR, OutcomeKind.NEVER_STEPPED, OutcomeKind.TOO_FEW_STEPS):
-            raise WorkloadError(trial.outcome.evidence, detail=trial.outcome.log_tail)
+            size = self._subject.current.micro_batch_size
+            hint = f"the first trial runs micro-batch {size}; --batch-size N starts with another"
+            is_given = self._subject.config is not None or not self._subject.is_command
+            raise WorkloadError(trial.outcome.evidence, hint=None if is_given else hint, detail=trial.outcome.log_tail)
         if measured := trial.outcome.measurement:
             self._traces.learn(trial.recipe, measured)
         return trial

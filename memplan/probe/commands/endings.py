@@ -28,6 +28,7 @@ from memplan.results import OutcomeKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from memplan.probe.commands.events import Event
     from memplan.probe.trials import TrialRequest
@@ -112,6 +113,14 @@ def for_want_of_samples(verdict: TrialVerdict, recipe: Recipe, available: int) -
     return replace(verdict, evidence=f"{few}: {verdict.evidence}")
 
 
+def for_want_of_neighbours(verdict: TrialVerdict, copy: Path) -> TrialVerdict:
+    """Say of a failure that names the folder of a trial's copy of a config that nothing else lies there."""
+    if verdict.kind is not OutcomeKind.USER_ERROR or str(copy.parent) not in verdict.evidence:
+        return verdict
+    remedy = f"only the trial's copy of {copy.name} lies there, so that files are best named from the working folder"
+    return replace(verdict, evidence=f"{verdict.evidence}; {remedy}")
+
+
 def steps_taken(events: Sequence[Event]) -> int:
     """Optimizer steps of the process that took most."""
     return max((event.step for event in events if isinstance(event, StepEnded)), default=0)
@@ -159,7 +168,8 @@ def _of_error(event: ErrorRaised, is_memory_full: bool) -> TrialVerdict:
     if "AcceleratorError" in error.types or ("RuntimeError" in error.types and is_kernel_text(error.text)):
         return TrialVerdict(kind=OutcomeKind.KERNEL_FAILURE, evidence=one_line(error.types[0], error.text))
     place = f" ({event.place})" if event.place else ""
-    return TrialVerdict(kind=OutcomeKind.USER_ERROR, evidence=f"{one_line(error.types[0], error.text)}{place}")
+    why = "; trials have no standard input to read from" if "EOFError" in error.types else ""
+    return TrialVerdict(kind=OutcomeKind.USER_ERROR, evidence=f"{one_line(error.types[0], error.text)}{place}{why}")
 
 
 def _memory_kind(error: RaisedError, is_memory_full: bool) -> OutcomeKind | None:

@@ -83,6 +83,7 @@ class Observer:
         self._leaves: list[weakref.ref[Any]] = []
         self._card_cap = figures.CardCap(self._card_limit_bytes)
         self._step = self._calls = self._passes = self._skipped = self._depth = 0
+        self._passes_in_closure: int | None = None
         self._finite_losses: list[Any] = []
         self._last: float | None = None
 
@@ -113,6 +114,7 @@ class Observer:
         self.tell("imported")
         autograd = sys.modules["torch.autograd"]
         autograd.backward = self._counting_passes(autograd.backward)  # type: ignore[attr-defined]  # a module's own
+        module.register_optimizer_step_pre_hook(self.guarded(self.on_step_begins))
         module.register_optimizer_step_post_hook(self.guarded(self.on_step))
         making = module.Optimizer.__init__
 
@@ -192,7 +194,10 @@ class Observer:
             return
         if not self._is_built:
             self._on_pass_without_optimizer(given)
-        self._passes += 1
+        if not self._passes_in_closure:  # an optimizer that looks along a line goes backward from one batch again
+            self._passes += 1
+        if self._passes_in_closure is not None:
+            self._passes_in_closure += 1
         losses = [each for each in given if each.numel() == 1]
         self._card_cap.apply_to_cards_of(losses)  # of a model that was moved after its optimizer was made
         with torch.no_grad():
@@ -228,9 +233,14 @@ class Observer:
         noticed._watched_by_memplan = True  # type: ignore[attr-defined]  # noqa: SLF001 - a mark of its own
         return noticed
 
+    def on_step_begins(self, _optimizer: Any, _arguments: Any, _options: Any) -> None:
+        """Begin to count the passes that a closure makes within the step."""
+        self._passes_in_closure = 0
+
     def on_step(self, optimizer: Any, _arguments: Any, _options: Any) -> None:
         """Count a step of one optimizer; torch calls it after each."""
         self._calls += 1
+        self._passes_in_closure = None
         count = self._counts.get(optimizer, 0) + 1
         self._counts[optimizer] = count
         if count > self._step:

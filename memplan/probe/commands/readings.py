@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _MORE_PASSES = (
-    "optimizer steps make more backward passes than asked for: does the script accumulate by itself, or go backward "
-    "from several losses?"
+    "optimizer steps make more backward passes than asked for, each counted as a micro-batch of its own: does the "
+    "script accumulate by itself, or go backward from several losses?"
 )
 _FEWER_PASSES = (
     "optimizer steps make fewer backward passes than asked for: does the script heed what {accumulation_steps} sets?"

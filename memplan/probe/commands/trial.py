@@ -19,6 +19,7 @@ from memplan.probe.commands import hook_figures, hook_loaders
 from memplan.probe.commands.cards import CardWatch, allocator_limit_bytes, visible_cards
 from memplan.probe.commands.endings import (
     CommandEnding,
+    for_want_of_neighbours,
     for_want_of_samples,
     judge_ending,
     judge_place,
@@ -81,7 +82,8 @@ def run_command_trial(
     kills_before = count_oom_kills()
     with tempfile.TemporaryDirectory(prefix="memplan-") as name:
         folder = Path(name)
-        line = fill_command(command, request.recipe, patched_path=_patched_config(command, folder))
+        copy = _patched_config(command, folder)
+        line = fill_command(command, request.recipe, patched_path=copy)
         watch = _Watch(request, command, folder, on_progress)
         environment = _environment(request, command, folder, watch.cards.others_before_bytes)
         started = CommandLine(text=line, working_folder=command.working_folder, environment=environment)
@@ -94,6 +96,8 @@ def run_command_trial(
         verdict = judge_steps(measurement, watch.events, request)
     elif verdict is None:
         verdict = without_enough_steps(watch.events)
+    if copy is not None and verdict is not None:
+        verdict = for_want_of_neighbours(verdict, Path(copy))
     available = available_samples(watch.events, request.recipe)
     if available is not None:
         verdict = for_want_of_samples(verdict, request.recipe, available)

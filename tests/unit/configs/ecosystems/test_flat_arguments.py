@@ -90,6 +90,12 @@ def test_a_batch_that_ultralytics_finds_itself_is_no_recipe(tmp_path: Path, batc
         config_of(tmp_path, ULTRALYTICS.replace("16", batch))
 
 
+def test_ultralytics_trains_in_single_precision_on_the_cpu(tmp_path: Path) -> None:
+    config = config_of(tmp_path, ULTRALYTICS)
+    said = {each: expressible(config, replace(config.recipe, precision=each), on_cpu=True) for each in ("fp32", "bf16")}
+    assert said == {"fp32": None, "bf16": "Ultralytics trains in fp32 on the CPU, whatever amp says"}
+
+
 def test_ultralytics_has_no_checkpointing(tmp_path: Path) -> None:
     recipe = Recipe(micro_batch_size=16, accumulation_steps=4, activation_checkpointing=True)
     assert "no activation checkpointing" in str(expressible(config_of(tmp_path, ULTRALYTICS), recipe))

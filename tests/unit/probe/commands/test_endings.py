@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from memplan.probe.commands.endings import CommandEnding, judge_ending
+from memplan.probe.commands.endings import (
+    CommandEnding,
+    for_want_of_neighbours,
+    for_want_of_samples,
+    judge_ending,
+)
 from memplan.probe.commands.events import Event, parse_event
+from memplan.probe.trials import TrialVerdict
+from memplan.recipe import Recipe
 from memplan.results import OutcomeKind
 
 STARTED = '{"event": "started", "pid": 7}'
@@ -53,6 +62,25 @@ def test_an_uncaught_exception_is_judged_by_type_and_text(types: tuple[str, ...]
 
 def test_a_users_error_names_the_users_line() -> None:
     assert judged(raised("ValueError", "Exception", text="no")).evidence == "ValueError: no (train.py:9)"
+
+
+def test_a_script_that_asks_for_input_is_told_that_there_is_none() -> None:
+    said = "EOFError: EOF when reading a line (train.py:9); trials have no standard input to read from"
+    assert judged(raised("EOFError", "Exception", text="EOF when reading a line")).evidence == said
+
+
+def test_a_file_that_is_looked_for_beside_the_copy_of_a_config_is_told_not_to_be_there() -> None:
+    copy = Path("/tmp/memplan-x/config/run.sh")  # noqa: S108 - a name alone
+    verdict = TrialVerdict(kind=OutcomeKind.USER_ERROR, evidence=f"can't open file '{copy.parent}/train.py'")
+    remedy = "; only the trial's copy of run.sh lies there, so that files are best named from the working folder"
+    assert for_want_of_neighbours(verdict, copy).evidence == verdict.evidence + remedy
+    for other in (replace(verdict, kind=OutcomeKind.CRASH), replace(verdict, evidence="no")):
+        assert for_want_of_neighbours(other, copy) == other
+
+
+def test_memory_is_not_said_to_want_samples() -> None:
+    verdict = TrialVerdict(kind=OutcomeKind.HOST_OUT_OF_MEMORY, evidence="full")
+    assert for_want_of_samples(verdict, Recipe(micro_batch_size=4), 3) == verdict
 
 
 def test_a_text_that_may_mean_memory_does_so_only_where_memory_was_full() -> None:

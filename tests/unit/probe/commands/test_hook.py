@@ -154,6 +154,14 @@ def test_a_step_that_the_gradient_scaler_leaves_out_is_none(hooked) -> None:
     assert told(events, "finished")[0]["loss_scale"] == 32768.0  # 2 ** 16, halved once
 
 
+def test_passes_of_one_step_of_a_closure_are_of_one_batch(hooked) -> None:
+    script = LOOP.replace("SGD(net.parameters(), lr=0.1)", "LBFGS(net.parameters(), max_iter=4)")
+    script += "def closure():\n    optimizer.zero_grad()\n    loss = net(torch.ones(2, 4)).square().sum()\n"
+    script += "    loss.backward()\n    return loss\nfor _ in range(99):\n    backward()\n    optimizer.step(closure)\n"
+    _, events = hooked(script)
+    assert [event["passes"] for event in told(events, "step")] == [2, 2, 2]  # one before the step, and the closure's
+
+
 def test_a_closure_that_holds_the_whole_step_counts_once(hooked) -> None:
     _, events = hooked(
         LOOP + "def closure():\n    optimizer.zero_grad()\n    backward()\n"

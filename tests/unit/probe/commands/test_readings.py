@@ -204,7 +204,7 @@ def test_a_script_that_does_something_else_than_its_recipe_is_noted() -> None:
     other = [step(each, pid=pid) for each in (1, 2, 3) for pid in (7, 8)]
     replicas, passes = notes_on([*other, HookFailed(pid=7, text="Traceback\nKeyError: 1")], recipe)[:2]
     assert replicas.startswith("processes that took optimizer steps: 2, replicas planned for: 1; ")
-    assert passes.startswith("optimizer steps make fewer backward passes than asked for: ")
+    assert passes.startswith("optimizer steps make fewer backward passes than asked for, each counted ")
     assert notes_on([*other, HookFailed(pid=7, text="Traceback\nKeyError: 1")], recipe)[2].endswith(": KeyError: 1")
 
 
