@@ -204,7 +204,7 @@ def test_a_script_that_does_something_else_than_its_recipe_is_noted() -> None:
     other = [step(each, pid=pid) for each in (1, 2, 3) for pid in (7, 8)]
     replicas, passes = notes_on([*other, HookFailed(pid=7, text="Traceback\nKeyError: 1")], recipe)[:2]
     assert replicas.startswith("processes that took optimizer steps: 2, replicas planned for: 1; ")
-    assert passes.startswith("optimizer steps make fewer backward passes than asked for, each counted ")
+    assert passes.startswith("optimizer steps make fewer backward passes than asked for: ")
     assert notes_on([*other, HookFailed(pid=7, text="Traceback\nKeyError: 1")], recipe)[2].endswith(": KeyError: 1")
 
 
@@ -218,7 +218,7 @@ def test_accumulation_that_a_warm_up_changes_from_trial_to_trial_is_noted_in_the
         notes_on([step(each, passes=passes) for each in (1, 2, 3)], Recipe(size)) for size, passes in ((4, 6), (16, 4))
     ]
     assert trials[0] == trials[1]
-    assert trials[0][0].startswith("optimizer steps make more backward passes than asked for: ")
+    assert trials[0][0].startswith("optimizer steps make more backward passes than asked for, each counted ")
 
 
 def test_what_the_search_for_algorithms_held_in_the_first_step_is_told() -> None:
