@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._prims_common import make_contiguous_strides_for, suggest_memory_format
 
+from memplan.estimators.fake_tensors.card_layouts import LAYOUTS_ON_ANY_DEVICE, LAYOUTS_ON_CARDS
 from memplan.estimators.fake_tensors.host_recurrence import LAYER, recurrent_layer
 from memplan.estimators.fake_tensors.known_values import known_integers
 from memplan.training.dense_parts import dense_parts, sparse_of
@@ -220,6 +221,7 @@ _ON_ANY_DEVICE: dict[OpOverload, Callable[..., Any]] = {
     _ATEN.smooth_l1_loss.default: _reduced_in_place,
     _ATEN.soft_margin_loss.default: _reduced_in_place,
     _ATEN.binary_cross_entropy.default: _weighted_in_place,
+    **LAYOUTS_ON_ANY_DEVICE,
     **{each: partial(_sparse_like_the_last, each) for each in (SPARSE_CLONE, _COALESCE, _ATEN.sparse_mask.default)},
 }
 _ON_HOST: dict[OpOverload, Callable[..., Any]] = {
@@ -231,6 +233,7 @@ _ON_HOST: dict[OpOverload, Callable[..., Any]] = {
 }
 _ON_CUDA: dict[OpOverload, Callable[..., Any]] = {
     **_ON_ANY_DEVICE,
+    **LAYOUTS_ON_CARDS,
     _NORMALISE: _batch_norm,
     **{
         each: partial(_like_what_was_normalised, each)
