@@ -72,6 +72,9 @@ class StepEnded:
         resident_peak_bytes: largest resident set of the process so far.
         resident_file_bytes: resident pages of files, such as libraries, which processes share.
         card: what CUDA said; None where the process does not use it.
+        begins_epoch: whether a data loader began anew since the step before, so that its workers were started then, or
+            an evaluation ran.
+        is_partial: whether its batch was a last one of fewer samples; None where no data loader says.
     """
 
     pid: int
@@ -84,6 +87,8 @@ class StepEnded:
     resident_peak_bytes: int
     resident_file_bytes: int
     card: CardFigures | None
+    begins_epoch: bool = False
+    is_partial: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -252,7 +252,6 @@ class Observer:
         card = figures.card_figures(self._parameters())
         now = time.perf_counter()
         self._step = count
-        self._loaders.step_ended()
         self.tell(
             "step",
             step=count,
@@ -263,6 +262,7 @@ class Observer:
             optimizers=len(self._counts),
             resident_peak_bytes=figures.status_bytes("VmHWM"),
             resident_file_bytes=figures.status_bytes("RssFile"),
+            **self._loaders.step_ended(self._passes),
             card=card,
         )
         if count == 1 and card is not None:

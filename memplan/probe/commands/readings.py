@@ -165,8 +165,7 @@ def notes_on(events: Sequence[Event], recipe: Recipe) -> tuple[str, ...]:
         notes.append(_NO_OPTIMIZER)
     elif replicas and passes != recipe.accumulation_steps:  # without the number, which varies in a warm-up
         notes.append(_MORE_PASSES if passes > recipe.accumulation_steps else _FEWER_PASSES)
-    timed = _timed(events)
-    if len(_of_full_batches(timed)) < len(timed):
+    if not _are_all_full(_timed(events)):
         notes.append(_PARTIAL_BATCHES)
     if _still_rises(events):
         notes.append(_STILL_RISING)
@@ -218,7 +217,23 @@ def _timed(events: Sequence[Event]) -> list[StepEnded]:
 
 
 def _of_full_batches(steps: Sequence[StepEnded]) -> list[StepEnded]:
-    """Leave out the steps of an epoch's last batch, which has fewer samples: shorter by far, and never two in a row."""
+    """Leave out the steps of an epoch's last batch, which has fewer samples, and where others remain, of its first.
+
+    Where no data loader says, the last ones are shorter by far, and never two in a row.
+    """
+    if any(step.is_partial is None for step in steps):
+        return _longer_of_two(steps)
+    full = [step for step in steps if not step.is_partial] or list(steps)
+    return [step for step in full if not step.begins_epoch] or full
+
+
+def _are_all_full(steps: Sequence[StepEnded]) -> bool:
+    if any(step.is_partial is None for step in steps):
+        return len(_longer_of_two(steps)) == len(steps)
+    return not any(step.is_partial for step in steps)
+
+
+def _longer_of_two(steps: Sequence[StepEnded]) -> list[StepEnded]:
     durations = sorted(step.duration_s or 0 for step in steps)
     if len(durations) < _FEWEST_OF_TWO_LENGTHS:
         return list(steps)

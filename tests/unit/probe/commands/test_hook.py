@@ -170,6 +170,57 @@ def test_a_closure_that_holds_the_whole_step_counts_once(hooked) -> None:
     assert [(event["step"], event["passes"]) for event in told(events, "step")] == [(1, 1), (2, 1), (3, 1)]
 
 
+LOADER = """
+from torch.utils.data import DataLoader, TensorDataset
+def batches(samples, **options):
+    return DataLoader(TensorDataset(torch.ones(samples, 4)), batch_size=4, **options)
+def ahead(loader):
+    fetching = iter(loader)
+    batch = next(fetching)
+    for following in fetching:
+        yield batch
+        batch = following
+    yield batch
+def train(epoch):
+    for _ in epoch:
+        backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("epoch", "partial"),
+    [
+        ("batches(10)", [False, False, True]),
+        ("ahead(batches(10))", [False, False, True]),
+        ("batches(12)", [False, False, False]),
+        ("batches(12, num_workers=1, persistent_workers=True)", [False, False, False]),
+        ("batches(14, drop_last=True)", [False, False, False]),
+        ("(batches(1), batches(1), batches(1))", [None, None, None]),  # read by nobody
+    ],
+)
+def test_the_first_and_the_last_step_of_an_epoch_are_told(hooked, epoch: str, partial: list[bool | None]) -> None:
+    _, events = hooked(LOOP + LOADER + f"loader = {epoch}\ntrain(loader)\nloader = {epoch}\ntrain(loader)\n", steps=6)
+    steps = told(events, "step")
+    assert [event["is_partial"] for event in steps] == partial * 2
+    begins = [partial[0] is not None, False, False]
+    assert [event["begins_epoch"] for event in steps] == begins * 2
+
+
+def test_workers_that_stay_begin_an_epoch_too(hooked) -> None:
+    again = "loader = batches(8, num_workers=1, persistent_workers=True)\nfor _ in range(3):\n    train(loader)\n"
+    _, events = hooked(LOOP + LOADER + again, steps=6)
+    assert [event["begins_epoch"] for event in told(events, "step")] == [True, False] * 3
+
+
+@pytest.mark.parametrize(("options", "are_trained"), [("", [True]), (", drop_last=True", [False])])
+def test_data_that_do_not_fill_a_batch_are_told_once(hooked, options: str, are_trained: list[bool]) -> None:
+    _, events = hooked(LOOP + LOADER + f"for _ in range(9):\n    train(batches(3{options}))\n")
+    short = told(events, "short")
+    assert [event["are_trained"] for event in short] == are_trained
+    assert (short[0]["asked"], short[0]["available"]) == (4, 3)
+
+
 def test_what_the_optimizer_holds_is_told_to_the_byte(hooked) -> None:
     _, events = hooked(
         "import torch\nnet = torch.nn.Linear(512, 512, bias=False)\n"
