@@ -19,6 +19,7 @@ _FACTORS = {
     "g": GIB, "gib": GIB, "gb": 10**9,
     "t": TIB, "tib": TIB, "tb": 10**12,
 }  # fmt: skip
+_FOUR_FIGURES = 999.5  # rounded to three, it would be written as 1.00e+03
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
 
 
@@ -65,6 +66,11 @@ def parse_bytes(text: str) -> int:
     if match is None or factor is None or float(match[1]) <= 0:
         raise UnitError(f"size {text!r} is not understood", hint="write it like 24GiB, 800MiB or 1.5GB")
     return round(float(match[1]) * factor)
+
+
+def format_rate(per_s: float) -> str:
+    """Write how many there are per second with three figures, all of those before the point."""
+    return f"{per_s:#.3g}".removesuffix(".") if per_s < _FOUR_FIGURES else f"{per_s:.0f}"
 
 
 def without_noise(value: float) -> float:

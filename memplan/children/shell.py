@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
@@ -17,7 +19,7 @@ def become_shell_command(text: str, *, working_folder: str, environment: Mapping
     Python's, but ignores SIGUSR1 until a process of its own wants it.
 
     Args:
-        text: the command line, for ``sh``.
+        text: the command line, for ``bash``, from which users have it, or ``sh`` where there is none.
         working_folder: where it starts.
         environment: variables set on top of this process's own.
     """
@@ -25,4 +27,5 @@ def become_shell_command(text: str, *, working_folder: str, environment: Mapping
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     for left_out in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(left_out, signal.SIG_DFL)
-    os.execve("/bin/sh", ["sh", "-c", text], {**os.environ, **environment})  # noqa: S606 - the user's own command
+    shell = shutil.which("bash") or "/bin/sh"
+    os.execve(shell, [Path(shell).name, "-c", text], {**os.environ, **environment})  # noqa: S606 - the user's command

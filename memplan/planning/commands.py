@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ _FEWEST_ASKED_STEPS = 3  # two until memory has settled, and one to time
 _DEFAULT_STEPS = 10
 _FIRST_MICRO_BATCH = 4
 _RATE = "{learning_rate}"
+_IN_BACKGROUND = re.compile(r"(?<!&)&\s*$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +138,8 @@ def subject_of_command(
             f"steps {command.steps} must be at least {_FEWEST_ASKED_STEPS}", hint="memory settles in the second"
         )
     template = parse_template(command.template)
+    if _IN_BACKGROUND.search(command.template):
+        raise UsageError("the command ends with &", where="command", hint="leave it out: memplan waits for its steps")
     if template.has(PlaceholderName.PATCHED_CONFIG):
         _require_one_file(config)
         request = replace(request, patch_style=request.patch_style or PatchStyle.IN_PLACE)  # as trials are run

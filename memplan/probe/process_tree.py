@@ -47,9 +47,16 @@ class ProcessTree:
         others = [_read(each.memory_full_info) for each in self._processes if each.pid not in whole]
         return sum(each.rss for each in whole_sets if each), sum(each.uss for each in others if each)
 
-    def python_age_s(self) -> float:
-        """How long the oldest Python process among those read last has run; 0 where there is none."""
+    def python_age_s(self, *, without: str | None = None) -> float:
+        """How long the oldest Python process among those read last has run; 0 where there is none.
+
+        Args:
+            without: only those count that were started without this variable of the environment; None for all.
+        """
         pythons = [each for each in self._processes if (_read(each.name) or "").startswith("python")]
+        if without is not None:
+            variables = ((each, _read(each.environ)) for each in pythons)
+            pythons = [each for each, known in variables if known is not None and without not in known]
         now = time.time()
         return max((now - (_read(each.create_time) or now) for each in pythons), default=0.0)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from memplan.recommend.band import REPEATABILITY, Place
 from memplan.recommend.speeds import apart_from_rate, compare_roughly, fastest_run, unsteadiness
-from memplan.units import format_bytes
+from memplan.units import format_bytes, format_rate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -134,10 +134,11 @@ def _speed_reasons(chosen: _Run, candidates: list[_Run], before: _Run | None, be
         share = round(100 * speed / fastest)
         near = "as fast as the fastest" if share == 100 else f"at {share}% of the fastest"
         standing = "the fastest" if speed >= fastest else near
-        reasons.append(f"At {speed:.1f} samples/s it is {standing} of {len(candidates)} recipes there.")
+        reasons.append(f"At {format_rate(speed)} samples/s it is {standing} of {len(candidates)} recipes there.")
     if before and before.trial is not chosen.trial:
         speedup = speed / before.samples_per_s
         why = "" if speedup >= 1 - EQUAL_THROUGHPUT else ", since the band comes first"
         times = f"{speedup:.2f}" if speedup < _TENFOLD else "more than ten"
-        reasons.append(f"The {before_name} runs {before.samples_per_s:.1f} samples/s; this is {times} times that{why}.")
+        rate = format_rate(before.samples_per_s)
+        reasons.append(f"The {before_name} runs {rate} samples/s; this is {times} times that{why}.")
     return reasons

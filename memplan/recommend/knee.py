@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from memplan.recommend.band import Place
 from memplan.recommend.choice import EQUAL_THROUGHPUT
 from memplan.recommend.speeds import fastest_run
+from memplan.units import format_rate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -148,7 +149,7 @@ def _beside_other(name: str, other: Trial, speed_now: float, band: Band) -> str 
     if measured is None:
         return None
     gain = speed_now / measured.samples_per_s - 1
-    size, speed = f"micro-batch {other.recipe.micro_batch_size}", f"{measured.samples_per_s:.1f} samples/s"
+    size, speed = f"micro-batch {other.recipe.micro_batch_size}", f"{format_rate(measured.samples_per_s)} samples/s"
     if gain > EQUAL_THROUGHPUT:
         gained = f"gains {gain:.0%}" if gain < _TENFOLD else "is more than ten times as fast"
         return f"{name}, {size}, runs {speed}: the larger one {gained}."
@@ -174,7 +175,7 @@ def _beside_larger(recipe: Recipe, trials: Sequence[Trial], speed_now: float) ->
     size = larger[0].recipe.micro_batch_size
     name = "Twice as large" if size * high >= recipe.micro_batch_size else "A larger size"
     standing = "slower" if measured.samples_per_s < speed_now * (1 - EQUAL_THROUGHPUT) else "no faster"
-    return f"{name} is {standing}: micro-batch {size} runs {measured.samples_per_s:.1f} samples/s."
+    return f"{name} is {standing}: micro-batch {size} runs {format_rate(measured.samples_per_s)} samples/s."
 
 
 def _rounded_down(share: float) -> float:

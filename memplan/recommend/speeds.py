@@ -6,6 +6,8 @@ from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from memplan.units import format_rate
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -59,9 +61,10 @@ def unsteadiness(recipe: Recipe, trials: Sequence[Trial]) -> str | None:
     if not speeds:
         return None
     if _is_unsteady(min(speeds), max(speeds)):
-        return f"Runs of this recipe came to {min(speeds):.1f} and {max(speeds):.1f} samples/s: {_BUSY}"
-    fastest = max(_own(recipe, trials), key=lambda each: each.samples_per_s or 0.0)
-    return _unsteadiness_of_steps(fastest.outcome.measurement)
+        slowest, fastest = format_rate(min(speeds)), format_rate(max(speeds))
+        return f"Runs of this recipe came to {slowest} and {fastest} samples/s: {_BUSY}"
+    best = max(_own(recipe, trials), key=lambda each: each.samples_per_s or 0.0)
+    return _unsteadiness_of_steps(best.outcome.measurement)
 
 
 def _unsteadiness_of_steps(measured: Measurement | None) -> str | None:
@@ -72,7 +75,8 @@ def _unsteadiness_of_steps(measured: Measurement | None) -> str | None:
     best = usual * median(measured.step_times_s) / min(measured.step_times_s)
     if not _is_unsteady(usual, best):
         return None
-    return f"Its steps ran {usual:.1f} samples/s, but the fastest {best:.1f}: unless batches differ, {_BUSY}"
+    rates = f"{format_rate(usual)} samples/s, but the fastest {format_rate(best)}"
+    return f"Its steps ran {rates}: unless batches differ, {_BUSY}"
 
 
 def _is_unsteady(slow: float, fast: float) -> bool:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from memplan.results import OutcomeKind
-from memplan.units import format_bytes
+from memplan.units import format_bytes, format_rate
 
 NOTHING = "-"
 RECIPE_SIZES = "micro-batch x accumulation"
 
-_FOUR_FIGURES = 999.5  # rounded to three, it would be written as 1.00e+03
 _SHORT_OUTCOMES = {
     OutcomeKind.DEVICE_OUT_OF_MEMORY: "OOM device",
     OutcomeKind.HOST_OUT_OF_MEMORY: "OOM host",
@@ -65,7 +64,5 @@ def deviation_text(deviation: float | None, steps: int | None) -> str:
 
 
 def rate_text(samples_per_s: float | None) -> str:
-    """Write samples per second with three figures, all of those before the point, or a dash."""
-    if samples_per_s is None:
-        return NOTHING
-    return f"{samples_per_s:#.3g}".removesuffix(".") if samples_per_s < _FOUR_FIGURES else f"{samples_per_s:.0f}"
+    """Write samples per second, or a dash."""
+    return NOTHING if samples_per_s is None else format_rate(samples_per_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from memplan.configs.languages.registry import Language
 
 READ_TIMEOUT_S = 30.0
+_TAKES_ARGUMENTS = re.compile(
+    r"\bargv\b|argparse|\bcli\b|click|typer|tyro|hydra|draccus|simple_parsing|\bfire\b|absl|docopt", re.IGNORECASE
+)
 
 
 def load_document(
@@ -98,14 +102,22 @@ def _evaluated(source: SourceFile, language: Language, texts: Mapping[str, str])
         ConfigError: it is a program, or does not load.
     """
     if is_program(source.text):
-        line = f"python {seen_from_here(source.path)} ... {{micro_batch_size}}"
         raise ConfigError(
             "this is a program, not a config, and is not run to be read",
             where=str(source.path),
-            hint=f'name its config, or have memplan run it on this machine: memplan probe --command "{line}"',
+            hint=f"name its config, or have memplan run it on this machine: {_how_to_run(source)}",
         )
     read = _read_in_child(source.path, texts)
     return Document(source=source, language=language, values=read.values, inherited=read.files[1:], notes=read.notes)
+
+
+def _how_to_run(source: SourceFile) -> str:
+    """Return the command that tries a program, which takes its batch size as an argument or from a variable."""
+    script = seen_from_here(source.path)
+    if _TAKES_ARGUMENTS.search(source.text):
+        return f'memplan probe --command "python {script} ... {{micro_batch_size}}"'
+    variable = "let it read its batch size from a variable, as by int(os.environ['BATCH'])"
+    return f'{variable}, and memplan probe --command "BATCH={{micro_batch_size}} python {script}"'
 
 
 def _read_in_child(path: Path, texts: Mapping[str, str], *, clock_is_ahead: bool = False) -> ReadAnswer:

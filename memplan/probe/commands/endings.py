@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from memplan.results import Measurement
 
 _FEWEST_MEASURED_STEPS = 2  # the first one makes the optimizer's state, so its peak says too little
+_ABOUT_TRIALS = {
+    "EOFError": "trials have no standard input to read from",
+    "FileExistsError": "trials end without exit handlers, so that a lock file of the one before remains",
+}
 _FOR_WANT_OF_SAMPLES = (OutcomeKind.USER_ERROR, OutcomeKind.TOO_FEW_STEPS, OutcomeKind.NEVER_STEPPED)
 _SHELL_SIGNAL_BASE = 128
 _PARSERS_ERROR = re.compile(r"^(?:\S+: )?error: ")  # of argparse and jsonargparse
@@ -168,7 +172,7 @@ def _of_error(event: ErrorRaised, is_memory_full: bool) -> TrialVerdict:
     if "AcceleratorError" in error.types or ("RuntimeError" in error.types and is_kernel_text(error.text)):
         return TrialVerdict(kind=OutcomeKind.KERNEL_FAILURE, evidence=one_line(error.types[0], error.text))
     place = f" ({event.place})" if event.place else ""
-    why = "; trials have no standard input to read from" if "EOFError" in error.types else ""
+    why = next((f"; {each}" for kind, each in _ABOUT_TRIALS.items() if kind in error.types), "")
     return TrialVerdict(kind=OutcomeKind.USER_ERROR, evidence=f"{one_line(error.types[0], error.text)}{place}{why}")
 
 

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
 
 WORKER_MODULE = "memplan.probe.commands.worker"
 _UNOBSERVED_LIMIT_S = 60.0  # the hook reports a Python process when that starts
+_CUT_OFF_LIMIT_S = 10.0  # a process that was started without the hook's settings will never be reported
 _AFTER_LAST_STEP_S = 2.0  # for launchers to tidy up; what else the command line has to do is not of interest
 
 
@@ -192,6 +193,7 @@ class _Watch:
                 self.events = without_earlier_steps(self.events, event.pid)
             self.events.append(event)
             if isinstance(event, OptimizerBuilt):
+                self._other_processes_bytes = 0  # a replica that was still being built was taken for another process
                 self._tell(TrialProgress(phase=TrialPhase.BUILDING))
             if isinstance(event, StepEnded):
                 now = time.monotonic()
@@ -266,7 +268,10 @@ class _Watch:
         return TrialVerdict(kind=OutcomeKind.TIMEOUT if steps else OutcomeKind.NEVER_STEPPED, evidence=evidence)
 
     def _unobserved(self) -> TrialVerdict | None:
-        if self.events or self._tree.python_age_s() <= _UNOBSERVED_LIMIT_S:
+        if self.events:
+            return None
+        cut_off_s = self._tree.python_age_s(without=command_hook.SETTINGS_VARIABLE)
+        if self._tree.python_age_s() <= _UNOBSERVED_LIMIT_S and cut_off_s <= _CUT_OFF_LIMIT_S:
             return None
         return without_enough_steps(self.events)
 

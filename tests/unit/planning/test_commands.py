@@ -238,6 +238,13 @@ def test_the_line_to_run_leaves_the_steps_to_the_user() -> None:
     assert "the line to run leaves {steps} to you: put the length of your training there" in notes
 
 
+@pytest.mark.parametrize("ending", ["&", " & ", "> log 2>&1 &"])
+def test_a_command_in_the_background_is_refused(ending: str) -> None:
+    with pytest.raises(UsageError, match="command: the command ends with &.*leave it out"):
+        subject_of(f"{PLAIN} {ending}")
+    assert subject_of(f"cd . && {PLAIN}")[0].is_command
+
+
 def test_a_script_that_ends_before_its_steps_is_told_with_those_it_took() -> None:
     subject, _ = subject_of(PLAIN, steps=10)
     taken = {4: 10, 9: 6}

@@ -30,7 +30,7 @@ def test_a_recipe_is_as_fast_as_its_fastest_run_because_disturbances_only_slow_o
     assert choose([fast, disturbed, rival], BAND, current=CURRENT).recipe.micro_batch_size == 14
     reasons = explain(disturbed, [fast, disturbed, rival], BAND, current=CURRENT)
     assert reasons[1] == "At 30.0 samples/s it is the fastest of 2 recipes there."
-    assert reasons[2].startswith("Runs of this recipe came to 4.0 and 30.0 samples/s")
+    assert reasons[2].startswith("Runs of this recipe came to 4.00 and 30.0 samples/s")
 
 
 def test_within_three_percent_the_smaller_recipe_wins() -> None:
@@ -105,7 +105,7 @@ def test_a_run_that_only_shows_accumulation_is_no_rival() -> None:
 def test_a_slower_choice_says_how_much_of_the_fastest_it_reaches() -> None:
     small, large = trial(12, 620, samples_per_s=9.8), trial(14, 780, samples_per_s=10.0)
     reasons = explain(small, [large, small], BAND, current=CURRENT)
-    assert "At 9.8 samples/s it is at 98% of the fastest of 2 recipes there." in reasons
+    assert "At 9.80 samples/s it is at 98% of the fastest of 2 recipes there." in reasons
     nearly = trial(12, 620, samples_per_s=9.98)
     assert "At 10.0 samples/s it is as fast as the fastest of 2 recipes there." in explain(
         nearly, [large, nearly], BAND, current=CURRENT

@@ -18,7 +18,9 @@ def test_a_doubling_that_gains_says_how_much() -> None:
 
 def test_a_gain_beyond_tenfold_is_only_told_as_that() -> None:
     reason = knee_reason(CHOSEN, [CHOSEN, trial(12, 440, samples_per_s=0.2)], BAND)
-    assert reason == "Half as large, micro-batch 12, runs 0.2 samples/s: the larger one is more than ten times as fast."
+    assert (
+        reason == "Half as large, micro-batch 12, runs 0.200 samples/s: the larger one is more than ten times as fast."
+    )
 
 
 def test_a_run_of_about_half_is_called_so() -> None:

@@ -26,7 +26,7 @@ def test_a_run_that_did_not_fit_has_no_speed() -> None:
 def test_runs_that_differ_by_a_fifth_are_steady_and_by_more_are_not() -> None:
     assert unsteadiness(ONE.recipe, [ONE, OTHER]) is None
     slower = trial(8, 500, samples_per_s=7.9)
-    assert "7.9 and 10.0 samples/s" in (unsteadiness(ONE.recipe, [ONE, slower]) or "")
+    assert "7.90 and 10.0 samples/s" in (unsteadiness(ONE.recipe, [ONE, slower]) or "")
 
 
 def test_one_run_says_nothing_of_steadiness() -> None:

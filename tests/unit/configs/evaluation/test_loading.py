@@ -181,6 +181,22 @@ def test_a_training_script_is_not_run_to_be_read(tmp_path: Path, monkeypatch: py
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize(
+    ("head", "line"),
+    [
+        ("import sys\nBATCH = int(sys.argv[1])\n", '"python leaf.py ... {micro_batch_size}"'),
+        ("from cli import CLI\n", '"python leaf.py ... {micro_batch_size}"'),
+        ("BATCH = 64\n", '"BATCH={micro_batch_size} python leaf.py"'),
+    ],
+)
+def test_a_script_is_to_get_its_batch_where_it_can_take_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str, line: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, leaf=f"{head}for _ in range(9):\n    loss_of(model).backward()\n")
+    assert f"memplan probe --command {line}" in problem_of(tmp_path / "leaf.py")
+
+
 @pytest.mark.parametrize("shown", ["data", "yaml.dump(Data)", "yaml.dump(data)"])
 def test_a_config_that_looks_at_itself_when_it_is_run_is_still_a_config(tmp_path: Path, shown: str) -> None:
     leaf = f"import yaml\nclass Data:\n    m = 2\ndata = dict(n=4)\nif __name__ == '__main__':\n    print({shown})\n"

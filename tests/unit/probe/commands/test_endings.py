@@ -69,6 +69,11 @@ def test_a_script_that_asks_for_input_is_told_that_there_is_none() -> None:
     assert judged(raised("EOFError", "Exception", text="EOF when reading a line")).evidence == said
 
 
+def test_a_lock_file_may_be_of_the_trial_before() -> None:
+    said = "; trials end without exit handlers, so that a lock file of the one before remains"
+    assert judged(raised("FileExistsError", "OSError", "Exception", text="[Errno 17]")).evidence.endswith(said)
+
+
 def test_a_file_that_is_looked_for_beside_the_copy_of_a_config_is_told_not_to_be_there() -> None:
     copy = Path("/tmp/memplan-x/config/run.sh")  # noqa: S108 - a name alone
     verdict = TrialVerdict(kind=OutcomeKind.USER_ERROR, evidence=f"can't open file '{copy.parent}/train.py'")

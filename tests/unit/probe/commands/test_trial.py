@@ -62,6 +62,43 @@ def test_a_script_that_hangs_before_its_first_step_is_stopped_and_shows_where_it
     assert "wait_for_a_lock_of_nobody" in outcome.log_tail
 
 
+def test_a_script_that_is_cut_off_from_the_environment_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import time\ntime.sleep(600)\n")
+    source = command(f"env -i {sys.executable} train.py {{micro_batch_size}}", tmp_path)
+    outcome = run_trial(replace(REQUEST, source=source))
+    assert outcome.kind is OutcomeKind.NEVER_STEPPED
+    assert "no Python process in it could be observed" in outcome.evidence
+    assert outcome.duration_s < 60
+
+
+TWO_OUT_OF_STEP = """
+import subprocess, sys, time
+import torch
+if len(sys.argv) == 2:
+    second = subprocess.Popen([sys.executable, __file__, sys.argv[1], "second"])
+else:
+    held = torch.ones(400 << 18)  # 400 MiB before it is a replica that trains
+    time.sleep(4)
+net = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for _ in range(30):
+    net(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    time.sleep(1.0 if len(sys.argv) == 2 else 0.1)
+"""
+
+
+def test_a_replica_that_is_built_late_counts_once(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TWO_OUT_OF_STEP)
+    source = command(f"{sys.executable} train.py {{micro_batch_size}}", tmp_path, steps=8)
+    recipe = Recipe(micro_batch_size=2, world_size=2)
+    outcome = run_trial(replace(REQUEST, source=source, recipe=recipe, budget_bytes=2 * GIB))
+    measured = outcome.measurement
+    assert measured is not None
+    assert measured.peak_process_bytes > 600 * MIB  # two processes with PyTorch, and what one holds
+    assert measured.peak_process_bytes < 1000 * MIB  # which would be there twice
+
+
 def test_a_script_that_takes_more_than_the_budget_is_stopped(tmp_path: Path) -> None:
     outcome = ran(
         "held = bytearray(b'x') * (600 << 20)\nimport time\ntime.sleep(600)\n", tmp_path, budget_bytes=GIB // 2
