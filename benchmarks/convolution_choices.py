@@ -1,7 +1,7 @@
 """Ask cuDNN about convolutions, and fit the table by which memplan tells its choices where it is not installed.
 
     python benchmarks/convolution_choices.py --calls 120000 --out memplan/estimators/temporaries/convolution_choices.npz
-    python benchmarks/convolution_choices.py --calls 120000 --out a.npz --capability 9.0     # one generation alone
+    python benchmarks/convolution_choices.py --calls 120000 --out a.npz --generation 90      # one generation alone
 
 Needs timm, scikit-learn and cuDNN (`pip install 'memplan[cudnn]'`), no card. Two thirds of the calls are of
 convolutions of timm's nets, as they are or with other channels and sides of the image; the others are made up: images,
@@ -190,16 +190,17 @@ class Draw:
         return Layer(read, sides, shape, stride, padding, (gap,) * len(window))
 
 
-def answered(calls: list[Convolution], capability: tuple[int, int]) -> tuple[str, list[tuple[Convolution, int]]]:
+def answered(calls: list[Convolution], generation: Generation) -> tuple[str, list[tuple[Convolution, int]]]:
     """Return cuDNN's version, and the calls that it answers with their workspaces in bytes.
 
     Raises:
         SystemExit: cuDNN does not answer.
     """
     version, found = "", []
+    capability, sm_count = generation.described
     for start in range(0, len(calls), _ASKED_AT_ONCE):
         asked = tuple(calls[start : start + _ASKED_AT_ONCE])
-        answers = ask(CudnnQuestions(capability=capability, convolutions=asked))
+        answers = ask(CudnnQuestions(capability=capability, sm_count=sm_count, convolutions=asked))
         if not isinstance(answers, CudnnAnswers):
             raise SystemExit(answers)
         version = answers.version
@@ -273,13 +274,12 @@ def share_of_some_form(rows: list[tuple[Convolution, int]]) -> float:
 
 def trees_of(generation: Generation, known: list[Layer], count: int) -> Iterator[tuple[str, Branch]]:
     """Ask about one generation of cards and fit its trees."""
-    capability = divmod(int(generation), 10)
     half = "bfloat16" if generation >= Generation.A100 else "float16"
     for dtype in ("float32", half):
         for channels_last in (False, True):
             drawn = count // 2 if channels_last else count  # of these cuDNN answers more slowly
             calls = list(Draw(known, seed=1).calls(drawn, dtype, channels_last=channels_last))
-            _, rows = answered(calls, capability)
+            _, rows = answered(calls, generation)
             print(f"{len(rows)} answers, {share_of_some_form(rows):.1%} of some form", flush=True)
             for kernel in Pass:
                 of_kernel = [(call, told) for call, told in rows if call.kernel is kernel]
@@ -295,9 +295,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--calls", type=int, default=120_000)
     parser.add_argument(
-        "--capability",
+        "--generation",
         nargs="*",
-        default=[f"{each // 10}.{each % 10}" for each in Generation if each >= Generation.TURING],
+        type=int,
+        choices=[int(each) for each in Generation if each >= Generation.TURING],
+        default=[int(each) for each in Generation if each >= Generation.TURING],
     )
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
@@ -305,12 +307,11 @@ def main() -> None:
     known = layers_of(NETS.split())
     print(f"{len(known)} layers", flush=True)
     started = time.perf_counter()
-    for capability in options.capability:
-        major, minor = map(int, capability.split("."))
-        branches.update(trees_of(Generation.of((major, minor)), known, options.calls))
+    for generation in map(Generation, options.generation):
+        branches.update(trees_of(generation, known, options.calls))
         write(branches, options.out)
         print(
-            f"{capability} after {time.perf_counter() - started:.0f} s: {options.out.stat().st_size:,} bytes",
+            f"{generation.name} after {time.perf_counter() - started:.0f} s: {options.out.stat().st_size:,} bytes",
             flush=True,
         )
 

@@ -1,6 +1,6 @@
 """Compare the table of workspaces of convolutions with what cuDNN answers, for nets that the table does not know.
 
-    python benchmarks/convolution_table.py [--calls 5000] [--capability 8.0 8.6]
+    python benchmarks/convolution_table.py [--calls 5000] [--generation 80 86]
 
 Needs timm and cuDNN (`pip install 'memplan[cudnn]'`), no card. Each net is run on meta tensors at its own image size;
 its convolutions, but those that nets of the table have too, are then asked about in random batches, for each pass.
@@ -26,6 +26,7 @@ from truth_models import timm_classifier
 from memplan.devices.cards import find_card
 from memplan.estimators import estimate, trace_step
 from memplan.estimators.cudnn.answered_traces import with_expected_workspaces
+from memplan.estimators.temporaries.card_generations import Generation
 from memplan.estimators.temporaries.convolution_workspaces import workspace_bytes
 from memplan.estimators.temporaries.convolutions import Pass
 from memplan.recipe import Recipe
@@ -54,13 +55,14 @@ mambaout_small
 _TRACED = ("resnet34", "resnet101", "vgg11", "mobilenetv2_140", "efficientnet_b1", "regnety_064", "convnext_femto")
 _MICRO_BATCHES = (8, 16, 32, 64, 128)
 _CARDS = {
-    "7.5": "t4",
-    "8.0": "a100-80gb",
-    "8.6": "rtx-3090",
-    "8.9": "rtx-4090",
-    "9.0": "h100-80gb",
-    "10.0": "b200",
-    "12.0": "rtx-5090",
+    Generation.TURING: "rtx-2080-ti",
+    Generation.SMALL_TURING: "t4",
+    Generation.A100: "a100-80gb",
+    Generation.AMPERE: "rtx-3090",
+    Generation.ADA: "rtx-4090",
+    Generation.HOPPER: "h100-80gb",
+    Generation.BLACKWELL_OF_DATA_CENTRES: "b200",
+    Generation.BLACKWELL: "rtx-5090",
 }
 _BATCHES = (2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 _SIDES = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.57, 0.5, 1.5)  # of an image, beside the net's own
@@ -78,14 +80,14 @@ def random_calls(known: list[Layer], count: int, dtype: str, *, channels_last: b
             yield call
 
 
-def row(calls: list[Convolution], capability: tuple[int, int]) -> tuple[str, str]:
+def row(calls: list[Convolution], generation: Generation) -> tuple[str, str]:
     """Return cuDNN's version, and how far the table agrees with it.
 
     Raises:
         SystemExit: cuDNN does not answer.
     """
-    version, rows = answered(calls, capability)
-    pairs = [(workspace_bytes(call, capability), told) for call, told in rows]
+    version, rows = answered(calls, generation)
+    pairs = [(workspace_bytes(call, generation), told) for call, told in rows]
     close = sum(abs(expected - told) <= max(MIB, _CLOSE * told) for expected, told in pairs)
     told = sum(told for _, told in pairs)
     missed = sum(abs(expected - told) for expected, told in pairs)
@@ -119,21 +121,20 @@ def reserved_row(device: DeviceSpec, precision: str) -> str:
     return f"{len(errors)} | {statistics.median(distances):.1%} | {tail:.1%} | {under:.0%}"
 
 
-def print_calls(capabilities: list[str], count: int) -> None:
-    """Print how far the table agrees for single passes, one row for each capability, type and layout."""
+def print_calls(generations: list[Generation], count: int) -> None:
+    """Print how far the table agrees for single passes, one row for each generation, type and layout."""
     in_the_table = set(layers_of(NETS.split()))
     known = [layer for layer in layers_of(_NETS.split()) if layer not in in_the_table]
-    print("| capability | type, layout | calls | within 1 MiB or 2 % | mean answer | mean error | of this too little |")
+    print("| card | type, layout | calls | within 1 MiB or 2 % | mean answer | mean error | of this too little |")
     print("|---|---|---:|---:|---:|---:|---:|")
     version = ""
-    for capability in capabilities:
-        major, minor = map(int, capability.split("."))
-        half = "bfloat16" if major >= 8 else "float16"  # Ampere, the first with bfloat16
+    for generation in generations:
+        half = "bfloat16" if generation >= Generation.A100 else "float16"
         for dtype, channels_last in (("float32", False), (half, False), ("float32", True), (half, True)):
             calls = list(random_calls(known, count, dtype, channels_last=channels_last))
-            version, cells = row(calls, (major, minor))
+            version, cells = row(calls, generation)
             layout = "channels last" if channels_last else "channels first"
-            print(f"| {capability} | {dtype}, {layout} | {cells} |", flush=True)
+            print(f"| {_CARDS[generation]} | {dtype}, {layout} | {cells} |", flush=True)
     print(f"\n{len(known)} layers of {len(_NETS.split())} nets; cuDNN {version}")
 
 
@@ -141,15 +142,16 @@ def main() -> None:
     """Print both comparisons."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--calls", type=int, default=5000)
-    parser.add_argument("--capability", nargs="*", choices=_CARDS, default=list(_CARDS))
+    parser.add_argument("--generation", nargs="*", type=int, choices=list(map(int, _CARDS)), default=list(_CARDS))
     options = parser.parse_args()
-    print_calls(options.capability, options.calls)
-    print("\n| capability | precision | runs | median error | 90 of 100 within | more than 3 % under |")
+    generations = list(map(Generation, options.generation))
+    print_calls(generations, options.calls)
+    print("\n| card | precision | runs | median error | 90 of 100 within | more than 3 % under |")
     print("|---|---|---:|---:|---:|---:|")
-    for capability in options.capability:
-        for precision in ("fp32", "fp16") if capability == "7.5" else ("tf32", "bf16"):
-            cells = reserved_row(find_card(_CARDS[capability]), precision)
-            print(f"| {capability} | {precision} | {cells} |", flush=True)
+    for generation in generations:
+        for precision in ("tf32", "bf16") if generation >= Generation.A100 else ("fp32", "fp16"):
+            cells = reserved_row(find_card(_CARDS[generation]), precision)
+            print(f"| {_CARDS[generation]} | {precision} | {cells} |", flush=True)
 
 
 if __name__ == "__main__":

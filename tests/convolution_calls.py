@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from memplan.estimators.temporaries.convolution_workspaces import workspace_bytes
 from memplan.estimators.temporaries.convolutions import Convolution, Pass
+
+if TYPE_CHECKING:
+    from memplan.estimators.temporaries.card_generations import Generation
 
 IMAGE = (1, 64, 64, 64)  # 1 MiB in single precision
 
@@ -35,5 +39,5 @@ def call(
     )
 
 
-def of_all_passes(convolution: Convolution, capability: tuple[int, int]) -> tuple[int, ...]:
-    return tuple(workspace_bytes(replace(convolution, kernel=each), capability) for each in Pass)
+def of_all_passes(convolution: Convolution, generation: Generation) -> tuple[int, ...]:
+    return tuple(workspace_bytes(replace(convolution, kernel=each), generation) for each in Pass)

@@ -138,6 +138,7 @@ class StepTrace:
         uses_batch_norm: whether a batch statistic over the micro-batch is taken in training.
         optimizer_name: class name of the optimizer.
         method: how the trace was obtained.
+        sm_count: multiprocessors of that card; None on the CPU, and where they are not known.
         is_in_benchmark_mode: whether PyTorch times cuDNN's algorithms first (``torch.backends.cudnn.benchmark``).
         host_context_bytes: resident set of a process that has imported torch and the workload; None for a card.
         envelope: the timeline with each block as large per sample as in the traced batch where it is largest; None
@@ -157,6 +158,7 @@ class StepTrace:
     uses_batch_norm: bool
     optimizer_name: str
     method: str
+    sm_count: int | None = None
     is_in_benchmark_mode: bool = False
     host_context_bytes: int | None = None
     envelope: Timeline | None = None

@@ -25,6 +25,10 @@ _SEARCHED_SHAPES = [(24, 64, 56, 64, 3, 1), (24, 256, 56, 64, 1, 1), (12, 3, 224
 _MASKS = {Pass.INPUT_GRADIENT: [True, False, False], Pass.WEIGHT_GRADIENT: [False, True, False]}
 
 
+def multiprocessors() -> int:
+    return int(torch.cuda.get_device_properties(0).multi_processor_count)
+
+
 @pytest.mark.parametrize("shape", _SHAPES, ids=str)
 @pytest.mark.parametrize("kernel", list(Pass))
 @pytest.mark.parametrize(
@@ -34,7 +38,7 @@ def test_the_workspace_is_the_one_that_was_answered(
     shape: tuple[int, ...], kernel: Pass, dtype: str, channels_last: bool
 ) -> None:
     call = convolution(shape, kernel, dtype, channels_last=channels_last)
-    found = answers(CudnnQuestions(capability=capability_for(dtype), convolutions=(call,)))
+    found = answers(CudnnQuestions(capability=capability_for(dtype), sm_count=multiprocessors(), convolutions=(call,)))
     (answered,) = found.workspace_bytes
     assert answered is not None
     # what cuBLASLt's engines add is less than a block
@@ -51,7 +55,9 @@ def test_in_benchmark_mode_the_first_call_takes_the_largest_workspace_that_was_p
 ) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
     call = convolution(shape, kernel, dtype, channels_last=channels_last)
-    found = answers(CudnnQuestions(capability=capability_for(dtype), convolutions=(), searched=(call,)))
+    found = answers(
+        CudnnQuestions(capability=capability_for(dtype), sm_count=multiprocessors(), convolutions=(), searched=(call,))
+    )
     (answered,) = found.search_bytes
     assert answered is not None
     if 2 * answered > torch.cuda.mem_get_info()[0]:

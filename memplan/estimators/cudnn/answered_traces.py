@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan.estimators.cudnn.asking import CudnnAnswers, CudnnQuestions, ask
+from memplan.estimators.temporaries.card_generations import Generation
 from memplan.estimators.temporaries.convolution_workspaces import workspace_bytes
 
 if TYPE_CHECKING:
@@ -56,7 +57,10 @@ def _answered(trace: StepTrace, sizes: Sequence[int], searched_sizes: Sequence[i
     if trace.compute_capability is None or not calls:
         return _as_expected(trace, _UNKNOWN_CARD if trace.compute_capability is None else _NOT_LINEAR)
     searched = _calls_at(trace, searched_sizes) if trace.is_in_benchmark_mode else ()
-    answers = ask(CudnnQuestions(capability=trace.compute_capability, convolutions=calls, searched=searched))
+    questions = CudnnQuestions(
+        capability=trace.compute_capability, sm_count=trace.sm_count, convolutions=calls, searched=searched
+    )
+    answers = ask(questions)
     if not isinstance(answers, CudnnAnswers):
         return _as_expected(_sized(trace, sizes, {}), answers)
     told = {call: size for call, size in zip(calls, answers.workspace_bytes, strict=True) if size is not None}
@@ -90,10 +94,10 @@ def _drawn_shares(drawn: DrawnBatches, recipe: Recipe) -> list[float]:
 
 def _sized(trace: StepTrace, sizes: Sequence[int], told: Mapping[Convolution, int]) -> StepTrace:
     """Size the convolutions as cuDNN told, and as expected where it did not; not for a card of unknown capability."""
-    capability = trace.compute_capability
-    if capability is None:
+    if trace.compute_capability is None:
         return trace
-    known = {call: told[call] if call in told else workspace_bytes(call, capability) for call in _calls(trace, sizes)}
+    generation = Generation.of(trace.compute_capability, trace.sm_count)
+    known = {call: told[call] if call in told else workspace_bytes(call, generation) for call in _calls(trace, sizes)}
     timelines = (replace(each, sized_workspaces=each.workspaces.sized(sizes, known)) for each in trace.timelines)
     drawn, size = trace.drawn, trace.recipe.micro_batch_size
     if drawn is not None:

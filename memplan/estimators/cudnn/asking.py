@@ -27,11 +27,13 @@ class CudnnQuestions:
     Args:
         capability: compute capability of the card.
         convolutions: the calls.
+        sm_count: multiprocessors of the card; None where they are not known.
         searched: calls for which PyTorch times every algorithm (``torch.backends.cudnn.benchmark``).
     """
 
     capability: tuple[int, int]
     convolutions: tuple[Convolution, ...]
+    sm_count: int | None = None
     searched: tuple[Convolution, ...] = ()
 
 

@@ -44,8 +44,9 @@ _TURING, _FIRST_FROM_TURING_ON = (7, 5), (9, 11)
 _TENSOR_CORE, _ROUNDS_INPUTS, _NONDETERMINISTIC = 0, 1, 4  # cudnnBackendNumericalNote_t
 _MOST_NOTES, _MOST_PROPOSALS = 32, 64
 
-# What cuDNN wants to know of a device. Of these the answers for 1,674 convolutions in single precision depend on the
-# compute capability alone (9.19: every other figure here was changed, one at a time); the rest is an A100's.
+# What cuDNN wants to know of a device. Of these the answers for 1,674 convolutions in single precision on Ampere depend
+# on the compute capability alone (9.19: every other figure here was changed, one at a time), and on Turing on the
+# multiprocessors, too (9.20 and 9.24); the rest is an A100's.
 _DEVICE = {
     "maxGridSize": [2147483647, 65535, 65535],
     "maxBlockSize": [1024, 1024, 64],
@@ -84,20 +85,24 @@ def check_known(capability: tuple[int, int], version: str) -> None:
 
 
 class Heuristics:
-    """CuDNN's heuristics for one compute capability.
+    """CuDNN's heuristics for one kind of card.
+
+    Args:
+        capability: compute capability.
+        sm_count: multiprocessors; None for an A100's.
 
     Raises:
         OSError: cuDNN cannot be loaded.
         CudnnError: it does not know such a card, or is too old to answer for one that is not there.
     """
 
-    def __init__(self, capability: tuple[int, int]) -> None:
+    def __init__(self, capability: tuple[int, int], sm_count: int | None = None) -> None:
         find_every_product()
-        self._generation = Generation.of(capability)
+        self._generation = Generation.of(capability, sm_count)
         self._library = Library()
         check_known(capability, self.version)
         self._device = Descriptor(self._library, Kind.DEVICE_PROPERTIES)
-        self._device.set(Attribute.DEVICE_JSON, Type.CHAR, device_description(capability).encode())
+        self._device.set(Attribute.DEVICE_JSON, Type.CHAR, device_description(capability, sm_count).encode())
         self._device.finalize()
 
     @property
@@ -188,9 +193,12 @@ class Heuristics:
         return window.finalize()
 
 
-def device_description(capability: tuple[int, int]) -> str:
-    """Return the JSON by which cuDNN is told of a card of a compute capability."""
-    return json.dumps({**_DEVICE, "deviceVer": 100 * capability[0] + 10 * capability[1]})
+def device_description(capability: tuple[int, int], sm_count: int | None = None) -> str:
+    """Return the JSON by which cuDNN is told of a card, by its compute capability and multiprocessors."""
+    told = {"deviceVer": 100 * capability[0] + 10 * capability[1]}
+    if sm_count is not None:
+        told["multiProcessorCount"] = sm_count
+    return json.dumps({**_DEVICE, **told})
 
 
 def _workspace_bytes(config: Descriptor) -> int:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def answer(questions: CudnnQuestions, reply: Callable[[object], None]) -> None:
     """Reply with cuDNN's answers, and again with those about searches among them, or with why there are none."""
     try:
-        heuristics = Heuristics(questions.capability)
+        heuristics = Heuristics(questions.capability, questions.sm_count)
     except (OSError, CudnnError) as error:
         reply(f"cuDNN does not answer ({error})")
         return

@@ -17,16 +17,17 @@ from memplan.estimators.temporaries.convolutions import Convolution, Convolution
 
 if TYPE_CHECKING:
     from memplan.estimators.lowering.temporary_bytes import Rule
+    from memplan.estimators.temporaries.card_generations import Generation
 
 _TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _LINES, _VOLUMES = 3, 5  # dimensions of a batch of them
 
 
-def convolution_rules(capability: tuple[int, int]) -> dict[str, Rule]:
-    """Return the rules for a card of a compute capability, by operator."""
+def convolution_rules(generation: Generation) -> dict[str, Rule]:
+    """Return the rules for a card of a generation, by operator."""
 
     def workspace(call: Convolution) -> ConvolutionWorkspace:
-        return ConvolutionWorkspace(call=call, size_bytes=workspace_bytes(call, capability))
+        return ConvolutionWorkspace(call=call, size_bytes=workspace_bytes(call, generation))
 
     def forward(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes:
         image, weight, _, stride, padding, dilation, transposed, _, groups = args[:9]

@@ -19,6 +19,7 @@ from memplan.estimators.lowering.library_workspaces import ProductWorkspace, pro
 from memplan.estimators.lowering.operator_rules import is_chosen_on_card, is_of_known_library, is_plain
 from memplan.estimators.lowering.sort_temporaries import sort_rules
 from memplan.estimators.lowering.temporary_bytes import temporaries_by
+from memplan.estimators.temporaries.card_generations import Generation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,7 +67,7 @@ def cuda_kernels(capability: tuple[int, int], multiprocessors: int | None) -> Ke
         multiprocessors: of the card; None where only its memory is known, and its reductions are not counted.
     """
     of_card = {
-        **convolution_rules(capability),
+        **convolution_rules(Generation.of(capability, multiprocessors)),
         **attention_rules(capability, multiprocessors),
         **sort_rules(capability),
         **embedding_rules(capability, multiprocessors),

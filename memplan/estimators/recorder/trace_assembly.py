@@ -71,6 +71,7 @@ def assemble_trace(
         recipe=recorder.recipe,
         device_kind=device.kind,
         compute_capability=device.compute_capability,
+        sm_count=device.sm_count,
         timelines=timelines,
         envelope=envelope,
         drawn=None if timelines[0].cache_returns.size else drawn,  # nothing piles up where the cache is emptied

@@ -75,7 +75,7 @@ def chosen_form(call: Convolution, generation: Generation) -> WorkspaceForm | No
     Asked about were cards from Turing on, half precision, and single precision where it may be rounded to TF32.
     """
     first = _ASKED_FROM.get(call.dtype)
-    if first is None or generation < first or (_is_unrounded(call) and generation > Generation.TURING):
+    if first is None or generation < first or (_is_unrounded(call) and generation > Generation.SMALL_TURING):
         return None
     return _tree(str(ChoiceKey.of(call, generation))).form_of(call)
 

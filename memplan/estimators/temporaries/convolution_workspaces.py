@@ -13,18 +13,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan.estimators.temporaries.card_generations import Generation
 from memplan.estimators.temporaries.convolution_choices import chosen_form
 from memplan.estimators.temporaries.engines_for_cards import depthwise_bytes
 from memplan.estimators.temporaries.ruled_forms import ruled_form
 
 if TYPE_CHECKING:
+    from memplan.estimators.temporaries.card_generations import Generation
     from memplan.estimators.temporaries.convolutions import Convolution
 
 
-def workspace_bytes(call: Convolution, capability: tuple[int, int]) -> int:
-    """Return the workspace of a convolution on cuDNN, on a card of a compute capability."""
-    generation = Generation.of(capability)
+def workspace_bytes(call: Convolution, generation: Generation) -> int:
+    """Return the workspace of a convolution on cuDNN, on a card of a generation."""
     of_depthwise = depthwise_bytes(call, generation)
     if of_depthwise is not None:
         return of_depthwise

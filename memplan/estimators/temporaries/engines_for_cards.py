@@ -34,7 +34,7 @@ _CHANNEL_STEP = 32
 _WINDOW_SIDES = (3, 5, 7)
 # Sides of the windows for which the engine of sums is proposed first, and from which compute capability on.
 _SUMMED_WINDOWS = {"bfloat16": (_WINDOW_SIDES, Generation.A100), "float16": ((7,), Generation.TURING)}
-_TAKING_NOTHING = (Generation.TURING, Generation.AMPERE)
+_TAKING_NOTHING = (Generation.TURING, Generation.SMALL_TURING, Generation.AMPERE)
 _SMALL_IMAGES = {3: 56 * 56, 5: 14 * 14}  # pixels, by the side of the window
 
 

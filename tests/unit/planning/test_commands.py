@@ -240,7 +240,7 @@ def test_the_line_to_run_leaves_the_steps_to_the_user() -> None:
 
 @pytest.mark.parametrize("ending", ["&", " & ", "> log 2>&1 &"])
 def test_a_command_in_the_background_is_refused(ending: str) -> None:
-    with pytest.raises(UsageError, match="command: the command ends with &.*leave it out"):
+    with pytest.raises(UsageError, match=r"command: the command ends with &.*leave it out"):
         subject_of(f"{PLAIN} {ending}")
     assert subject_of(f"cd . && {PLAIN}")[0].is_command
 

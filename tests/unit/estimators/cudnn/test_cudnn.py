@@ -15,6 +15,7 @@ from memplan.estimators.cudnn.asking import CudnnAnswers, CudnnQuestions, ask, l
 from memplan.estimators.cudnn.heuristics import check_known, strides_of
 from memplan.estimators.cudnn.library import CudnnError
 from memplan.estimators.step_trace import DrawnBatches, StepTrace, Timeline
+from memplan.estimators.temporaries.card_generations import Generation
 from memplan.estimators.temporaries.convolution_workspaces import workspace_bytes
 from memplan.estimators.temporaries.convolutions import Convolution, GrowingConvolution, Pass, Workspaces
 from memplan.estimators.temporaries.varying_workspaces import varying_workspaces
@@ -40,8 +41,10 @@ CALL = Convolution(
 )
 
 
-def answers_for(*calls: Convolution, capability: tuple[int, int] = AMPERE) -> tuple[int | None, ...]:
-    found = ask(CudnnQuestions(capability=capability, convolutions=calls))
+def answers_for(
+    *calls: Convolution, capability: tuple[int, int] = AMPERE, sm_count: int | None = None
+) -> tuple[int | None, ...]:
+    found = ask(CudnnQuestions(capability=capability, sm_count=sm_count, convolutions=calls))
     assert isinstance(found, CudnnAnswers), found
     return found.workspace_bytes
 
@@ -50,6 +53,22 @@ def test_strides_follow_the_layout() -> None:
     assert strides_of((2, 3, 4, 5), channels_last=False) == (60, 20, 5, 1)
     assert strides_of((2, 3, 4, 5), channels_last=True) == (60, 1, 15, 3)
     assert strides_of((2, 3, 4, 5, 6), channels_last=True) == (360, 1, 90, 18, 3)
+
+
+@needs_cudnn
+def test_of_turing_the_number_of_multiprocessors_decides_and_of_ampere_it_does_not() -> None:
+    halved = replace(
+        CALL,
+        kernel=Pass.FORWARD,
+        input_shape=(384, 256, 10, 10),
+        weight_shape=(512, 256, 3, 3),
+        output_shape=(384, 512, 5, 5),
+        dtype="float16",
+        stride=(2, 2),
+    )
+    of_t4, of_2070, of_2080_ti = (answers_for(halved, capability=(7, 5), sm_count=count) for count in (40, 36, 68))
+    assert of_t4 == of_2070 != of_2080_ti
+    assert answers_for(halved, sm_count=28) == answers_for(halved, sm_count=82)
 
 
 @needs_cudnn
@@ -272,7 +291,7 @@ def test_calls_that_cudnn_proposes_nothing_for_take_what_is_expected_and_are_tol
 
 
 def expected_bytes(samples: int) -> int:
-    return workspace_bytes(CALL.with_samples(samples), AMPERE)
+    return workspace_bytes(CALL.with_samples(samples), Generation.AMPERE)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import torch
 from memplan.estimators.lowering import cudnn_convolution
 from memplan.estimators.lowering.cudnn_convolution import convolution_rules
 from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES, TemporaryBytes
+from memplan.estimators.temporaries.card_generations import Generation
 from memplan.estimators.temporaries.convolutions import Convolution, ConvolutionWorkspace, Pass
 from memplan.units import MIB
 from tests.making import sizes
@@ -18,7 +19,7 @@ from tests.tensors import in_channels_last
 if TYPE_CHECKING:
     from memplan.estimators.lowering.temporary_bytes import Blocks
 
-AMPERE, HOPPER = (8, 6), (9, 0)
+AMPERE, HOPPER = Generation.AMPERE, Generation.HOPPER
 SINGLE, HALF = torch.float32, torch.float16
 
 
@@ -38,11 +39,11 @@ def forward(
     *,
     groups: int = 1,
     stride: int = 1,
-    capability: tuple[int, int] = AMPERE,
+    generation: Generation = AMPERE,
     result: torch.Tensor | None = None,
     transposed: bool = False,
 ) -> TemporaryBytes:
-    rule = convolution_rules(capability)["aten.convolution"]
+    rule = convolution_rules(generation)["aten.convolution"]
     made = image(dtype=pixels.dtype) if result is None else result
     return rule((pixels, kernel, None, [stride], [0], [1], transposed, [0], groups), made)
 
@@ -52,9 +53,9 @@ def backward(
     kernel: torch.Tensor,
     gradient: torch.Tensor,
     wanted: tuple[bool, bool] = (True, True),
-    capability: tuple[int, int] = AMPERE,
+    generation: Generation = AMPERE,
 ) -> TemporaryBytes:
-    rule = convolution_rules(capability)["aten.convolution_backward"]
+    rule = convolution_rules(generation)["aten.convolution_backward"]
     return rule((gradient, pixels, kernel, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [*wanted, False]), None)
 
 
@@ -69,7 +70,7 @@ def asked(blocks: Blocks) -> Convolution:
 def _expected(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every kernel is expected to take 3 MiB, and nothing where channels lie last."""
     monkeypatch.setattr(
-        cudnn_convolution, "workspace_bytes", lambda call, capability: 0 if call.channels_last else 3 * MIB
+        cudnn_convolution, "workspace_bytes", lambda call, generation: 0 if call.channels_last else 3 * MIB
     )
 
 
@@ -166,8 +167,8 @@ def test_a_line_is_a_picture_of_one_row() -> None:
 
 def test_a_weight_is_converted_once_the_output_exists_and_a_gradient_once_or_for_each_kernel() -> None:
     pixels = in_channels_last(image())
-    assert by_lifetime(forward(pixels, weight(), capability=HOPPER)) == ((), (), (MIB,))
-    assert by_lifetime(backward(pixels, weight(), image(), capability=HOPPER)) == ((MIB,), (MIB,), ())
+    assert by_lifetime(forward(pixels, weight(), generation=HOPPER)) == ((), (), (MIB,))
+    assert by_lifetime(backward(pixels, weight(), image(), generation=HOPPER)) == ((MIB,), (MIB,), ())
     same = image()[:, :1, :1, :1].expand(1, 64, 64, 64)  # the gradient of a sum, which is in no layout
     assert by_lifetime(backward(image(), weight(), same)) == ((), (MIB, 3 * MIB), (MIB, 3 * MIB))
 

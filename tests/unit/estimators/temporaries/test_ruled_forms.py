@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from memplan.estimators.temporaries.card_generations import Generation
 from memplan.estimators.temporaries.convolution_workspaces import workspace_bytes
 from memplan.estimators.temporaries.convolutions import Convolution, Pass
 from memplan.units import MIB
 from tests.convolution_calls import call, of_all_passes
 
-PASCAL, VOLTA, TURING, AMPERE = (6, 0), (7, 0), (7, 5), (8, 6)
+PASCAL, VOLTA = Generation.BEFORE_VOLTA, Generation.VOLTA
+TURING, AMPERE = Generation.TURING, Generation.AMPERE
 PHOTOGRAPH = (1, 3, 64, 64)
 
 
@@ -55,7 +57,7 @@ def test_weight_gradients_of_matrix_products_are_made_image_by_image() -> None:
 
 
 @pytest.mark.parametrize(
-    ("convolution", "capability"),
+    ("convolution", "generation"),
     [
         (call(with_tf32=False), AMPERE),
         (call(dtype="float64"), AMPERE),
@@ -65,7 +67,5 @@ def test_weight_gradients_of_matrix_products_are_made_image_by_image() -> None:
     ],
     ids=["no TF32", "double", "no bfloat16 on Turing", "large windows on Volta", "a pixel"],
 )
-def test_where_operands_are_read_as_they_lie_nothing_is_taken(
-    convolution: Convolution, capability: tuple[int, int]
-) -> None:
-    assert of_all_passes(convolution, capability) == (0, 0, 0)
+def test_where_operands_are_read_as_they_lie_nothing_is_taken(convolution: Convolution, generation: Generation) -> None:
+    assert of_all_passes(convolution, generation) == (0, 0, 0)

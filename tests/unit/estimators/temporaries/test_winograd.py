@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from memplan.estimators.temporaries.card_generations import Generation
 from memplan.estimators.temporaries.convolution_workspaces import workspace_bytes
 from memplan.estimators.temporaries.convolutions import Convolution, Pass
 from tests.convolution_calls import call, of_all_passes
 
-VOLTA = (7, 0)
+VOLTA = Generation.VOLTA
 
 
 def test_volta_transforms_input_weight_and_output_tile_by_tile() -> None:
@@ -37,18 +38,16 @@ def test_the_gradient_of_the_input_counts_the_inputs_tiles() -> None:
 
 
 @pytest.mark.parametrize(
-    ("convolution", "capability"),
+    ("convolution", "generation"),
     [
         (call((128, 128, 5, 5)), VOLTA),
         (call((128, 128, 3, 3), stride=2), VOLTA),
-        (call((128, 128, 3, 3)), (6, 0)),
+        (call((128, 128, 3, 3)), Generation.BEFORE_VOLTA),
         (call((128, 64, 3, 3)), VOLTA),
     ],
     ids=["larger windows", "a stride", "Pascal", "few channels"],
 )
-def test_other_convolutions_without_tensor_cores_take_nothing(
-    convolution: Convolution, capability: tuple[int, int]
-) -> None:
+def test_other_convolutions_without_tensor_cores_take_nothing(convolution: Convolution, generation: Generation) -> None:
     samples, channels = 1, convolution.weight_shape[1]
     fitting = replace(convolution, input_shape=(samples, channels, 64, 64), output_shape=(samples, 128, 64, 64))
-    assert of_all_passes(fitting, capability) == (0, 0, 0)
+    assert of_all_passes(fitting, generation) == (0, 0, 0)
