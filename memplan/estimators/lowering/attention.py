@@ -84,11 +84,13 @@ class AttentionCall:
 
 def choose_backend(call: AttentionCall, capability: tuple[int, int]) -> Backend:
     """Return the first kernel in the card's order of preference whose checks pass, else the math path."""
-    for backend in _order_of_preference(capability):
-        enabled, suits = _CHECKS[backend]
-        if enabled() and call.is_dense and suits(call, capability):
-            return backend
-    return Backend.MATH
+    usable = (each for each in _order_of_preference(capability) if _is_usable(each, call, capability))
+    return next(usable, Backend.MATH)
+
+
+def _is_usable(backend: Backend, call: AttentionCall, capability: tuple[int, int]) -> bool:
+    enabled, suits = _CHECKS[backend]
+    return enabled() and call.is_dense and suits(call, capability)
 
 
 def _order_of_preference(capability: tuple[int, int]) -> tuple[Backend, ...]:
@@ -215,6 +217,20 @@ def expected_backend(
     if not isinstance(tensors[0], FakeTensor | FunctionalTensor) or any(each.dim() != 4 for each in tensors):
         return Backend.MATH
     return choose_backend(_call(tensors, mask, dropout=dropout, causal=causal, grouped=grouped), capability)
+
+
+def can_take(
+    backend: Backend,
+    tensors: _QueryKeyValue,
+    capability: tuple[int, int],
+    *,
+    mask: torch.Tensor | None,
+    dropout: float,
+    causal: bool,
+    grouped: bool,
+) -> bool:
+    """Whether a fused kernel takes query, key and value of four dimensions, also nested ones, on a card."""
+    return _is_usable(backend, _call(tensors, mask, dropout=dropout, causal=causal, grouped=grouped), capability)
 
 
 def adds_mask_in_place() -> bool:

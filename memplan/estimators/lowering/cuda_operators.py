@@ -9,6 +9,7 @@ import torch
 
 from memplan.estimators.fake_tensors.dispatcher import KernelOverrides
 from memplan.estimators.lowering.attention import attend
+from memplan.estimators.lowering.attention_questions import answer_about_attention
 from memplan.estimators.lowering.ctc_loss import ctc_loss
 from memplan.estimators.lowering.cudnn_recurrence import recurrences
 from memplan.estimators.lowering.normalisation import batch_norm, group_norm, renorm, rms_norm, rms_norm_backward
@@ -45,6 +46,7 @@ def install_cuda_operators(capability: tuple[int, int]) -> None:
     }
     for name, function in replacements.items():
         kernels.replace(name, function)
+    answer_about_attention(capability)
     kernels.wrap("rms_norm", rms_norm)
     kernels.wrap("renorm", renorm)
     KernelOverrides("CPU").replace("_fused_rms_norm_backward", rms_norm_backward)

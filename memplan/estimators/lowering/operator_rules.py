@@ -54,7 +54,7 @@ _PLAIN = frozenset(
         "renorm", "resize_as_", "rot90", "rsub", "segment_reduce", "softshrink_backward", "split_with_sizes_copy",
         "take", "trace", "unsafe_split", "vdot", "_standard_gamma", "_standard_gamma_grad", "_dirichlet_grad",
         "poisson", "binomial", "_pdist_forward", "linalg_solve_triangular", "hann_window", "hamming_window",
-        "roi_align", "_roi_align_backward", "roi_pool", "_roi_pool_backward",
+        "rrelu_with_noise_backward", "roi_align", "_roi_align_backward", "roi_pool", "_roi_pool_backward",
         "_has_same_storage_numel",
     )
 )  # fmt: skip
