@@ -45,7 +45,7 @@ LAYERS = (
 # The same for the parts of configs.
 LAYERS_OF_CONFIGS = (
     ("attribute_dict", "keys", "object_access", "precision_words", "project_folders"),
-    ("sharding",),
+    ("sharding_remarks",),
     ("languages",),
     ("documents",),
     ("missing_workload",),

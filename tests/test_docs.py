@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import typer
 
 from memplan import cli
+from memplan.configs.user_config import KnobName, MemplanOptions
 from memplan.results import COMPONENTS
 from tests.test_architecture import LAYERS
 
@@ -40,6 +42,29 @@ def test_every_option_that_is_named_exists(text: str) -> None:
     own = re.sub(r'--command "[^"]*"', "--command", text)  # what is quoted there is for the user's script
     named = set(re.findall(r"--[a-z][a-z-]+", own))
     assert named <= existing
+
+
+def test_every_option_of_every_command_is_told_somewhere() -> None:
+    text = " ".join([README, *PAGES.values()])
+    options = set().union(*(options_of(command) for command in COMMANDS)) - {"--help"}
+    assert {each for each in options if not re.search(rf"{each}(?![\w-])", text)} == set()
+
+
+def named_in(section: str) -> list[str]:
+    """Names in the first column of a section's table on the page on configs."""
+    table = PAGES["configs.md"].split(f"## {section}\n")[1].split("\n## ")[0]
+    return [name for row in re.findall(r"^\| (`.+?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)]
+
+
+def test_the_page_on_configs_names_every_knob_and_every_option() -> None:
+    assert named_in("Knobs") == [each.value for each in KnobName]
+    options = [each.name for each in fields(MemplanOptions)]
+    assert sorted(named_in("What a config or a project asks for")) == sorted(options)
+
+
+def test_the_help_of_map_names_every_knob() -> None:
+    (told,) = (each.help for each in COMMANDS["probe"].params if each.name == "knobs")
+    assert [each.value for each in KnobName if each.value not in told] == []
 
 
 def test_every_test_that_a_page_points_to_exists() -> None:

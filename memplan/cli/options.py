@@ -81,8 +81,19 @@ LrRule = Annotated[
     typer.Option("--lr-rule", help="Learning-rate scaling: linear (default), sqrt or none; none with --global-batch."),
 ]
 WorkloadName = Annotated[str | None, typer.Option("--workload", help="package.module:function making the workload.")]
-KnobMap = Annotated[list[str] | None, typer.Option("--map", help="Where a knob is, e.g. learning_rate=optimizer.lr.")]
-Format = Annotated[str | None, typer.Option("--format", help="Kind of config, if it is not recognised correctly.")]
+_KNOBS = (
+    "micro_batch_size, accumulation_steps, global_batch_size, precision, amp_dtype, learning_rate, min_learning_rate, "
+    "activation_checkpointing, iterations, optimizer_steps, loader_workers, pin_memory, prefetch_factor, "
+    "persistent_workers"
+)  # written out, since help is to be there at once
+KnobMap = Annotated[
+    list[str] | None,
+    typer.Option("--map", help=f"Where a knob is, e.g. learning_rate=optimizer.lr. Knobs: {_KNOBS}."),
+]
+Format = Annotated[
+    str | None,
+    typer.Option("--format", help="Kind of config, such as mmengine or plain-yaml, if it is not recognised correctly."),
+]
 WorldSize = Annotated[
     int | None,
     typer.Option(

@@ -17,7 +17,7 @@ from memplan.configs.originals import find_original, original_within, remarks_on
 from memplan.configs.precision_words import switched_on
 from memplan.configs.project_folders import search_path_of
 from memplan.configs.several_files import load_named
-from memplan.configs.sharding import remarks_on_sharding
+from memplan.configs.sharding_remarks import remarks_on_sharding
 from memplan.configs.user_config import KnobName, UserConfig
 from memplan.errors import ConfigError, UsageError
 from memplan.recipe import Precision, Recipe

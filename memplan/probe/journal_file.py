@@ -56,7 +56,8 @@ def require_store(store: Path) -> None:
     """
     there = next(each for each in (store, *store.absolute().parents) if each.exists())
     if not there.is_dir():
-        raise StoreError(f"{there} is no folder", where=str(store), hint="name another folder with --store")
+        problem = "this is no folder" if there == store else f"{there} is no folder"
+        raise StoreError(problem, where=str(store), hint="name another folder with --store")
     if not os.access(there, os.W_OK):
         problem = f"the folder {there} cannot be written to"
         raise StoreError(problem, where=str(store), hint="name another folder with --store")

@@ -89,7 +89,7 @@ def _look_at_cards(request: PlanRequest, count: int) -> Callable[[], tuple[str |
 
     def look() -> tuple[str | None, str]:
         first = int(number or 0)
-        cards = read_cards()[first : first + count if number else None]
+        cards = _visible_cards()[first : first + count if number else None]
         if not cards:
             raise DeviceError("there is no visible card to wait for", hint="see memplan gpus")
         rows = [cards[start : start + count] for start in range(max(len(cards) - count, 0) + 1)]
@@ -98,6 +98,14 @@ def _look_at_cards(request: PlanRequest, count: int) -> Callable[[], tuple[str |
         return (None if ready is None else f"cuda:{ready.index}"), _waiting_for(cards, request, joined)
 
     return look
+
+
+def _visible_cards() -> Sequence[CardReading]:
+    try:
+        return read_cards()
+    except DeviceError as error:
+        hint = "--wait goes with a card of this machine, or with --device cpu and --budget"
+        raise DeviceError(error.problem, hint=hint) from None
 
 
 def _has_enough(card: CardReading, request: PlanRequest) -> bool:

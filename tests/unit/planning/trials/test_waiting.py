@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from memplan.errors import DeviceError, UsageError
+from memplan.planning.trials import waiting
 from memplan.planning.trials.waiting import wait_for_memory
 from memplan.plans import PlanRequest
 from memplan.progress import Notice
@@ -118,3 +119,14 @@ def test_what_cannot_be_waited_for_is_refused(install: Any, on_host: None) -> No
         wait(PlanRequest(device="rtx-3090"))
     with pytest.raises(DeviceError, match="cuda:4 does not exist"):
         wait(PlanRequest(device="cuda:4"))
+
+
+def test_where_there_is_no_driver_what_can_be_waited_for_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_driver() -> None:
+        raise DeviceError("this machine has no NVIDIA driver", hint="plan for a card by name")
+
+    monkeypatch.setattr(waiting, "read_cards", no_driver)
+    with pytest.raises(
+        DeviceError, match="no NVIDIA driver; --wait goes with a card of this machine, or with --device"
+    ):
+        wait(PlanRequest(device="auto"))

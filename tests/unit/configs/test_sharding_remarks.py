@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from memplan.configs import read_config
-from memplan.configs.sharding import remarks_on_sharding
+from memplan.configs.sharding_remarks import remarks_on_sharding
 
 if TYPE_CHECKING:
     from pathlib import Path
