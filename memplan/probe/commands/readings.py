@@ -39,6 +39,10 @@ _NO_OPTIMIZER = (
 _PARTIAL_BATCHES = (
     "steps of two lengths take turns, as where the last batch of an epoch has fewer samples: the longer ones are timed"
 )
+_EPOCHS_OF_ONE_STEP = (
+    "where an epoch has one full step, its time includes what the script does between epochs, such as evaluation and "
+    "the start of its data loader's workers"
+)
 _STILL_RISING = (
     "the peak still rose in the second half of a trial's steps, and later batches may take more: more --steps show it"
 )
@@ -165,8 +169,11 @@ def notes_on(events: Sequence[Event], recipe: Recipe) -> tuple[str, ...]:
         notes.append(_NO_OPTIMIZER)
     elif replicas and passes != recipe.accumulation_steps:  # without the number, which varies in a warm-up
         notes.append(_MORE_PASSES if passes > recipe.accumulation_steps else _FEWER_PASSES)
-    if not _are_all_full(_timed(events)):
+    timed = _timed(events)
+    if not _are_all_full(timed):
         notes.append(_PARTIAL_BATCHES)
+    if any(step.begins_epoch for step in _of_full_batches(timed)):
+        notes.append(_EPOCHS_OF_ONE_STEP)
     if _still_rises(events):
         notes.append(_STILL_RISING)
     notes += map(search_note, _searched_bytes(events))

@@ -113,7 +113,9 @@ def test_full_batches_within_an_epoch_are_timed(kinds: str, timed: str, is_noted
         for number, kind in enumerate(kinds, 1)
     ]
     assert set(measured(built(), held(), *steps).step_times_s) == {seconds[timed]}
-    assert any(note.startswith("steps of two lengths") for note in notes_on(steps, Recipe(4))) is is_noted
+    notes = notes_on(steps, Recipe(4))
+    assert any(note.startswith("steps of two lengths") for note in notes) is is_noted
+    assert any(note.startswith("where an epoch has one full step") for note in notes) is (timed == "b")
 
 
 def test_the_scripts_own_accumulation_counts_where_the_command_does_not_set_it() -> None:
