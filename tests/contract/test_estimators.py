@@ -657,16 +657,23 @@ class AttendsToLines(nn.Linear):
         return nn.functional.scaled_dot_product_attention(heads, heads, heads).transpose(1, 2).flatten(-2)
 
 
-@pytest.mark.parametrize("device", [CPU, CARD], ids=["cpu", "card"])
-def test_attention_to_nested_tensors_is_computed_and_told_of(device: DeviceSpec) -> None:
-    def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
-        lines = torch.nested.nested_tensor([each.expand(8, 512) for each in batch], layout=torch.jagged)
-        return model(lines).values().square().mean()
+def loss_of_nested_lines(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    lines = torch.nested.nested_tensor([each.expand(8, 512) for each in batch], layout=torch.jagged)
+    return model(lines).values().square().mean()
 
-    found = traced(linear_workload(model=lambda: AttendsToLines(512, 512), loss=loss), device)
+
+def test_attention_to_nested_tensors_is_computed_on_the_cpu_and_told_of() -> None:
+    found = traced(linear_workload(model=lambda: AttendsToLines(512, 512), loss=loss_of_nested_lines), CPU)
     assert found.method.startswith("real CPU run")
     (told,) = found.uncounted
     assert told.startswith("what these kernels take inside: operators on nested tensors (")
+
+
+def test_attention_to_nested_tensors_runs_the_cards_kernel_and_is_told_of() -> None:
+    found = traced(linear_workload(model=lambda: AttendsToLines(512, 512), loss=loss_of_nested_lines), CARD)
+    assert found.method == "fake-tensor trace"
+    (told,) = found.uncounted
+    assert "aten._efficient_attention_forward" in told
 
 
 def loss_by_a_kernel_of_its_own(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:

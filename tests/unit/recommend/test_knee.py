@@ -13,6 +13,11 @@ CHOSEN = trial(24, 780, samples_per_s=20.0)
 def test_a_doubling_that_gains_says_how_much() -> None:
     half = trial(12, 440, samples_per_s=16.0)
     reason = knee_reason(CHOSEN, [CHOSEN, half], BAND)
+    assert reason == "Half as large, micro-batch 12, runs 16.0 samples/s: the larger one gains 25%."
+
+
+def test_a_gain_beyond_tenfold_is_only_told_as_that() -> None:
+    reason = knee_reason(CHOSEN, [CHOSEN, trial(12, 440, samples_per_s=0.2)], BAND)
     said = "Half as large, micro-batch 12, runs 0.200 samples/s"
     assert reason == f"{said}: the larger one is more than ten times as fast."
 
