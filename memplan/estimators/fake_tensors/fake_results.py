@@ -108,7 +108,9 @@ def _like_what_was_normalised(
     operator: OpOverload, gradient: torch.Tensor, values: torch.Tensor, *others: Any
 ) -> tuple[torch.Tensor, ...] | None:
     layout = suggest_memory_format(values)
-    if gradient.is_contiguous(memory_format=layout) or not values.is_contiguous(memory_format=layout):
+    if not values.is_contiguous(memory_format=layout):
+        values = torch.empty_like(values, memory_format=layout)  # ATen's kernel, whose gradient lies in order
+    elif gradient.is_contiguous(memory_format=layout):
         return None
     results: tuple[torch.Tensor, ...] = operator(torch.empty_like(values), values, *others)
     return results
