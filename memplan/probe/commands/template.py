@@ -43,6 +43,18 @@ class PlaceholderName(StrEnum):
     LEARNING_RATE = "learning_rate"
 
 
+_ALSO_CALLED = {  # as scripts call them
+    PlaceholderName.MICRO_BATCH_SIZE: ("b", "bs", "bsz", "batch", "batch_size", "batchsize"),
+    PlaceholderName.ACCUMULATION_STEPS: (
+        "accum",
+        "accum_iter",
+        "accumulate_grad_batches",
+        "gradient_accumulation_steps",
+    ),
+    PlaceholderName.LEARNING_RATE: ("lr", "rate"),
+    PlaceholderName.PRECISION: ("amp", "dtype", "mixed_precision"),
+    PlaceholderName.STEPS: ("iters", "max_steps"),
+}
 _BATCH_SIZES = (PlaceholderName.MICRO_BATCH_SIZE, PlaceholderName.GLOBAL_BATCH_SIZE, PlaceholderName.PATCHED_CONFIG)
 _UNCLOSED = re.compile(rf"(?<!\$)\{{(?P<name>{'|'.join(PlaceholderName)})\b[^\s}}]*")
 _WHERE_THE_BATCH_GOES = (
@@ -132,7 +144,8 @@ def _piece(match: re.Match[str]) -> str | Placeholder:
 
 def _hint_on_placeholder(name: str) -> str:
     known = [f"{{{each}}}" for each in PlaceholderName]
-    meant = hint_on_names(f"{{{name}}}", known, otherwise=f"known are {', '.join(known)};")
+    called = next((each for each, others in _ALSO_CALLED.items() if name.lower() in others), name)
+    meant = hint_on_names(f"{{{called}}}", known, otherwise=f"known are {', '.join(known)};")
     return f"{meant} write {{{{ and }}}} for braces of the command's own"
 
 

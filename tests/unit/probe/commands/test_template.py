@@ -65,6 +65,8 @@ def test_what_belongs_to_the_shell_is_left_alone() -> None:
     ("text", "said"),
     [
         ("t {of_all}", "{of_all} is not known; known are"),
+        ("t {lr}", "{lr} is not known; did you mean {learning_rate}?"),
+        ("t {batch_size}", "{batch_size} is not known; did you mean {micro_batch_size} or"),
         ("t {micro_batch_siz}", "{micro_batch_siz} is not known; did you mean {micro_batch_size} or"),
         (
             "t --bs 4",
