@@ -10,8 +10,8 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 from memplan.planning.line_to_run import flags_without_placeholder, takes_more_flags
+from memplan.probe.commands.endings import ENDED_BY_ITSELF
 from memplan.probe.commands.template import PlaceholderName, parse_template
-from memplan.results import OutcomeKind
 from memplan.workload import TrainingCommand
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def _note_on_endings(trials: Sequence[Trial], steps: int) -> list[str]:
 def _came_to_its_end(trial: Trial, steps: int) -> bool:
     measured = trial.outcome.measurement
     taken = steps if measured is None else measured.steps_taken or steps
-    return trial.outcome.kind is OutcomeKind.TOO_FEW_STEPS or taken < steps
+    return taken < steps or ENDED_BY_ITSELF in trial.outcome.evidence
 
 
 def _note_on_what_follows(trials: Sequence[Trial], steps: int) -> str:

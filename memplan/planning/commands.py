@@ -27,7 +27,7 @@ _FEWEST_ASKED_STEPS = 3  # two until memory has settled, and one to time
 _DEFAULT_STEPS = 10
 _FIRST_MICRO_BATCH = 4
 _RATE = "{learning_rate}"
-_IN_BACKGROUND = re.compile(r"(?<!&)&\s*$")
+_IN_BACKGROUND = re.compile(r"(?<![&\\])&\s*$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

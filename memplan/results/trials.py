@@ -71,8 +71,8 @@ class Measurement:
         optimizer_name: class name of the optimizer, several with a plus sign; None where only the trace knows it.
         steps_taken: optimizer steps of a training command, which may end before it took those asked for; None for a
             workload.
-        learning_rate: that a training command made its first optimizer with, before any schedule; None where it is not
-            known, and for a workload.
+        learning_rate: the highest of a training command's first optimizer, as far as its schedule says; None where it
+            is not known, and for a workload.
         typical: a step on a typical batch; None where the workload names none, or it did not complete.
         loader: the data loader; None where the workload names none, or another trial of the run measured it.
     """

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from memplan.recipe import Recipe
     from memplan.results import Measurement
 
+ENDED_BY_ITSELF = "the command ended by itself"
 _FEWEST_MEASURED_STEPS = 2  # the first one makes the optimizer's state, so its peak says too little
 _ABOUT_TRIALS = {
     "EOFError": "trials have no standard input to read from",
@@ -84,7 +85,7 @@ def judge_ending(ending: CommandEnding) -> TrialVerdict | None:
     if any(isinstance(event, StepSkipped) for event in ending.events):
         return TrialVerdict(kind=OutcomeKind.NON_FINITE_LOSS, evidence="the gradient scaler skipped every step")
     verdict = without_enough_steps(ending.events)
-    return replace(verdict, evidence=f"the command ended by itself, and {verdict.evidence}{_last_words(ending)}")
+    return replace(verdict, evidence=f"{ENDED_BY_ITSELF}, and {verdict.evidence}{_last_words(ending)}")
 
 
 def judge_place(events: Sequence[Event], request: TrialRequest) -> TrialVerdict | None:

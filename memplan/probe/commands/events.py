@@ -32,13 +32,11 @@ class OptimizerBuilt:
     """A process made its first optimizer: what it held then, and how much of that were parameters, frozen ones too.
 
     A process that makes none is said to have done so once it went backward a few times; a later one that does is none.
-    The learning rate is the one that it was made with, before any schedule; None where it has none.
     """
 
     pid: int
     resident_bytes: int
     parameters_bytes: int
-    learning_rate: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +55,32 @@ class CardFigures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderUse:
+    """What a step had of one of PyTorch's data loaders.
+
+    Args:
+        number: tells the loaders of a process apart.
+        begun: whether an iterator over it began since the step before.
+        fetched: batches that it made since then, by whatever thread.
+        since_first_s: how long before the end of the step the first batch of that iterator was there; None where none
+            began.
+        asked: samples of a full batch; None where the loader does not say, as for the others.
+        available: samples that there are.
+        drops_last: whether a last batch of fewer samples is dropped.
+        batches: how many an iterator makes.
+    """
+
+    number: int
+    begun: bool
+    fetched: int
+    since_first_s: float | None
+    asked: int | None
+    available: int | None
+    drops_last: bool | None
+    batches: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepEnded:
     """One optimizer step.
 
@@ -72,9 +96,7 @@ class StepEnded:
         resident_peak_bytes: largest resident set of the process so far.
         resident_file_bytes: resident pages of files, such as libraries, which processes share.
         card: what CUDA said; None where the process does not use it.
-        begins_epoch: whether a data loader began anew since the step before, so that its workers were started then, or
-            an evaluation ran.
-        is_partial: whether its batch was a last one of fewer samples; None where no data loader says.
+        loaders: what was seen of data loaders since the step before.
     """
 
     pid: int
@@ -87,26 +109,16 @@ class StepEnded:
     resident_peak_bytes: int
     resident_file_bytes: int
     card: CardFigures | None
-    begins_epoch: bool = False
-    is_partial: bool | None = None
+    loaders: tuple[LoaderUse, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchUnfilled:
-    """A data loader has fewer samples than a full batch.
-
-    Args:
-        pid: of the process.
-        asked: samples of a full batch.
-        available: samples that there are.
-        are_trained: whether a step was taken with what there is; else no batch comes of it, and it may not be the
-            training's.
-    """
+    """A data loader that drops its last batch has fewer samples, ``available``, than the ``asked`` of one batch."""
 
     pid: int
     asked: int
     available: int
-    are_trained: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,13 +131,17 @@ class StepSkipped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BytesHeld:
-    """What parameters, trained or not, gradients and the optimizers' state take; ``optimizers`` are class names."""
+    """What parameters, trained or not, gradients and the optimizers' state take.
+
+    ``optimizers`` are class names; the learning rate is the highest of the first one's schedule, None for none.
+    """
 
     pid: int
     optimizers: tuple[str, ...]
     parameters_bytes: int
     gradients_bytes: int
     optimizer_state_bytes: int
+    learning_rate: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -151,7 +151,7 @@ class Observer:
         if not hasattr(torch.amp.GradScaler.step, "_watched_by_memplan"):
             torch.amp.GradScaler.step = self._noticing_skips(torch.amp.GradScaler.step)  # type: ignore[method-assign]  # to see the steps that it leaves out
         parameters = figures.parameters_beside(figures.parameters_of([optimizer]))
-        self._begin(parameters, figures.status_bytes("VmRSS"), learning_rate=figures.rate_of(optimizer))
+        self._begin(parameters, figures.status_bytes("VmRSS"))
 
     def _forget_passes(self) -> None:
         self._step = self._passes = 0
@@ -159,12 +159,11 @@ class Observer:
         self._finite_losses.clear()
         self._last = None
 
-    def _begin(self, parameters: list[Any], resident_bytes: int, learning_rate: float | None = None) -> None:
+    def _begin(self, parameters: list[Any], resident_bytes: int) -> None:
         """Tell what was resident before the first step, parameters included, and set the limits."""
         import torch  # noqa: PLC0415 - as above
 
-        held = {"resident_bytes": resident_bytes, "parameters_bytes": figures.bytes_of(parameters)}
-        self.tell("built", **held, learning_rate=learning_rate)
+        self.tell("built", resident_bytes=resident_bytes, parameters_bytes=figures.bytes_of(parameters))
         if self._resident_limit_bytes is not None:
             figures.limit_data(self._resident_limit_bytes, torch.get_num_threads())
         self._card_cap.apply_to_cards_of(parameters)
@@ -262,7 +261,7 @@ class Observer:
             optimizers=len(self._counts),
             resident_peak_bytes=figures.status_bytes("VmHWM"),
             resident_file_bytes=figures.status_bytes("RssFile"),
-            **self._loaders.step_ended(self._passes),
+            loaders=self._loaders.step_ended(),
             card=card,
         )
         if count == 1 and card is not None:
@@ -292,6 +291,7 @@ class Observer:
             parameters_bytes=figures.bytes_of(figures.parameters_beside(parameters)),
             gradients_bytes=figures.bytes_of([each.grad for each in parameters if each.grad is not None]),
             optimizer_state_bytes=figures.bytes_of(figures.state_tensors_of(optimizers)),
+            learning_rate=figures.rate_of(optimizers),
         )
 
     def _end_process(self) -> None:

@@ -93,9 +93,17 @@ def parameters_of(optimizers: list[Any]) -> list[Any]:
     return list({id(each): each for group in groups for each in group["params"]}.values())
 
 
-def rate_of(optimizer: Any) -> float | None:
-    """Return the learning rate that an optimizer was made with, before any schedule; None where it has none."""
-    rate = getattr(optimizer, "defaults", {}).get("lr")
+def rate_of(optimizers: list[Any]) -> float | None:
+    """Return the highest rate of the first optimizer's schedule, as far as it says; None where it has no rate.
+
+    ``OneCycleLR`` and its like keep it in ``max_lr``, other schedules begin at ``initial_lr``, and without one it is
+    what the optimizer was made with.
+    """
+    if not optimizers:
+        return None
+    group = optimizers[0].param_groups[0]
+    made_with = getattr(optimizers[0], "defaults", {}).get("lr")
+    rate = group.get("max_lr", group.get("initial_lr", made_with))
     return None if rate is None else float(rate)
 
 

@@ -1,51 +1,40 @@
-"""What the hook inside a training script learns of its batches, by PyTorch's own ``DataLoader``: copied beside it.
+"""What the hook inside a training script sees of PyTorch's data loaders, step by step: copied beside it.
 
-PyTorch only, any Python that runs it. Frameworks build on that loader, some of which fetch one batch ahead.
+PyTorch only, any Python that runs it. Which of the loaders the training's batches come from is not told here.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import time
+import weakref
 from typing import Any
 
 
-class BatchSource:
-    """What one iterator over batches has to offer; whatever the loader does not say is None.
+class LoaderUse:
+    """What a step had of one loader.
 
     Args:
-        asked: samples of a full batch.
-        available: samples that there are.
-        drops_last: whether a last batch of fewer is dropped.
-        batches: how many there are.
+        number: tells loaders apart.
+        facts: what the loader says of its batches; None for what it does not say.
     """
 
-    def __init__(
-        self,
-        asked: int | None = None,
-        available: int | None = None,
-        drops_last: bool | None = None,
-        batches: int | None = None,
-    ) -> None:
-        self.asked, self.available, self.drops_last, self.batches = asked, available, drops_last, batches
+    def __init__(self, number: int, facts: dict[str, Any]) -> None:
+        self.number, self.facts = number, facts
+        self.begun = False
         self.fetched = 0
-        self.fetched_ahead: int | None = None  # unknown until a step was taken
+        self.first_at: float | None = None  # when the first batch since it began was there
 
-    @property
-    def is_short(self) -> bool:
-        """Whether the samples do not fill one batch."""
-        return self.asked is not None and self.available is not None and self.available < self.asked
-
-    @property
-    def ends_partially(self) -> bool | None:
-        """Whether the last batch has fewer samples than the others."""
-        if self.asked is None or self.available is None:
-            return None
-        return not self.drops_last and self.available % self.asked != 0
+    def told(self) -> dict[str, Any]:
+        """Return it as the event of a step has it."""
+        since_first_s = None if self.first_at is None else time.perf_counter() - self.first_at
+        seen = {"number": self.number, "begun": self.begun, "fetched": self.fetched, "since_first_s": since_first_s}
+        return {**seen, **self.facts}
 
 
 class LoaderWatch:
-    """Follows the data loaders of a process.
+    """Follows the data loaders of a process, also from threads that fetch ahead.
 
     Args:
         tell: reports an event with its facts.
@@ -53,27 +42,33 @@ class LoaderWatch:
 
     def __init__(self, tell: Any) -> None:
         self._tell = tell
-        self._latest: BatchSource | None = None
-        self._fetched = 0
-        self._is_begun = False
-        self._told: list[object] = []
+        self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._uses: dict[int, LoaderUse] = {}
 
     def watch(self, module: Any) -> None:
         """Look at each iterator over batches; called once the loaders' module is loaded."""
         kind = module._BaseDataLoaderIter  # noqa: SLF001 - what all loaders' iterators are, under no other name
-        beginnings = ("__init__", "_reset")  # where workers stay, an iterator is used again
-        for name in beginnings:
+        for name in ("__init__", "_reset"):  # where workers stay, an iterator is used again
             setattr(kind, name, self._beginning(getattr(kind, name)))
         kind.__next__ = self._advancing(kind.__next__)
+
+    def step_ended(self) -> list[dict[str, Any]]:
+        """Return what the step had of each loader, and begin anew."""
+        uses, self._uses = self._uses, {}
+        return [each.told() for each in uses.values()]
 
     def _beginning(self, own: Any) -> Any:
         @functools.wraps(own)
         def begin_then_look(iterator: Any, loader: Any, *arguments: Any, **options: Any) -> None:
             own(iterator, loader, *arguments, **options)
-            self._is_begun = True
-            source = iterator._seen_by_memplan = source_of(loader)  # noqa: SLF001 - a mark of its own
-            if source.is_short and source.drops_last:
-                self._tell_once(source, are_trained=False)
+            with contextlib.suppress(Exception):  # the script must not notice
+                number = self._numbers.setdefault(loader, len(self._numbers))
+                facts = facts_of(loader)
+                iterator._use_seen_by_memplan = (number, facts)  # noqa: SLF001 - a mark of its own
+                use = self._use(number, facts)
+                use.begun, use.first_at = True, None
+                if facts["drops_last"] and facts["available"] < facts["asked"]:
+                    self._tell("short", asked=facts["asked"], available=facts["available"])
 
         return begin_then_look
 
@@ -81,43 +76,29 @@ class LoaderWatch:
         @functools.wraps(own)
         def advance_then_note(iterator: Any) -> Any:
             batch = own(iterator)
-            self._latest = source = getattr(iterator, "_seen_by_memplan", None) or BatchSource()
-            source.fetched += 1
-            self._fetched += 1
+            known = getattr(iterator, "_use_seen_by_memplan", None)
+            if known is not None:
+                use = self._use(*known)
+                use.fetched += 1
+                if use.begun and use.first_at is None:
+                    use.first_at = time.perf_counter()
             return batch
 
         return advance_then_note
 
-    def step_ended(self, passes: int) -> dict[str, bool | None]:
-        """Return whether an iterator began since the step before, and whether this one's batch was a partial one.
-
-        Args:
-            passes: backward passes of the step, each of which takes a batch.
-        """
-        source, is_partial = self._latest, None
-        if source is not None:
-            if source.is_short:
-                self._tell_once(source, are_trained=True)
-            if source.fetched_ahead is None:
-                source.fetched_ahead = max(source.fetched - passes, 0)
-            is_last = not self._fetched if source.fetched_ahead else source.fetched == source.batches
-            is_partial = source.ends_partially and is_last
-        told = {"begins_epoch": self._is_begun, "is_partial": is_partial}
-        self._is_begun, self._fetched = False, 0
-        return told
-
-    def _tell_once(self, source: BatchSource, *, are_trained: bool) -> None:
-        facts = {"asked": source.asked, "available": source.available, "are_trained": are_trained}
-        if facts not in self._told:
-            self._told.append(facts)
-            with contextlib.suppress(OSError):  # the script must not notice
-                self._tell("short", **facts)
+    def _use(self, number: int, facts: dict[str, Any]) -> LoaderUse:
+        return self._uses.setdefault(number, LoaderUse(number, facts))
 
 
-def source_of(loader: Any) -> BatchSource:
-    """Return what a data loader says of its batches; nothing of one that puts them together by other means."""
-    with contextlib.suppress(Exception):  # the script must not notice
+def facts_of(loader: Any) -> dict[str, Any]:
+    """Return the samples of a full batch and those that there are, and what becomes of the last batch of fewer."""
+    with contextlib.suppress(Exception):  # one that puts batches together by other means
         batches = loader.batch_sampler  # accelerate wraps the one that was given
         sampler = getattr(batches, "batch_sampler", batches).sampler
-        return BatchSource(batches.batch_size, len(sampler), batches.drop_last, len(batches))
-    return BatchSource()
+        return {
+            "asked": int(batches.batch_size),
+            "available": len(sampler),
+            "drops_last": bool(batches.drop_last),
+            "batches": len(batches),
+        }
+    return dict.fromkeys(("asked", "available", "drops_last", "batches"))

@@ -9,11 +9,12 @@ last step, such as evaluation; the losses themselves, which a script scales and 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, TypeVar
 
+from memplan.probe.commands.batch_source import samples_short_of
 from memplan.probe.commands.events import BatchUnfilled, BytesHeld, HookFailed, OptimizerBuilt, StepEnded, StepsFinished
+from memplan.probe.commands.timed_steps import NOTHING_TIMED, time_steps, usual_passes
 from memplan.probe.readings import search_note
 from memplan.results import BreakdownBytes, Measurement
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from memplan.probe.commands.events import Event
+    from memplan.probe.commands.timed_steps import StepTiming
     from memplan.recipe import Recipe
 
 T = TypeVar("T")
@@ -39,15 +41,10 @@ _NO_OPTIMIZER = (
 _PARTIAL_BATCHES = (
     "steps of two lengths take turns, as where the last batch of an epoch has fewer samples: the longer ones are timed"
 )
-_EPOCHS_OF_ONE_STEP = (
-    "where an epoch has one full step, its time includes what the script does between epochs, such as evaluation and "
-    "the start of its data loader's workers"
-)
 _STILL_RISING = (
     "the peak still rose in the second half of a trial's steps, and later batches may take more: more --steps show it"
 )
 _RISE_SHARE, _STEADY_FROM = 0.03, 3
-_FAR_LONGER, _FEWEST_OF_TWO_LENGTHS, _TICK_S = 1.5, 4, 1e-6
 _WARMUP_SHARE = 3  # a third of the steps, two at least, is warm-up: compilers and autotuners work there
 
 
@@ -95,12 +92,12 @@ def measure(
         usual_context_bytes: of the card, where the driver does not tell.
     """
     last = _last_steps(events)
-    timed = _of_full_batches(_timed(events))
-    if not timed:
+    timing = _timing(events)
+    if not timing.durations_s:
         return None
     lead = _lead(last)
-    passes = _passes_made(events, accumulation_steps)
-    step_s = median(step.duration_s or 0 for step in timed)
+    passes = _passes_made(events, accumulation_steps, timing.passes)
+    step_s = median(timing.durations_s)
     peaks = _card_peaks(events, last, outside, usual_context_bytes) if lead.card else _host_peaks(events, last, outside)
     return Measurement(
         peak_allocated_bytes=peaks.allocated_bytes,
@@ -109,23 +106,23 @@ def measure(
         peak_device_bytes=peaks.breakdown.total_bytes + peaks.others_bytes,
         breakdown=peaks.breakdown,
         has_own_context=False,
-        step_times_s=tuple(step.duration_s or 0 for step in timed),
+        step_times_s=timing.durations_s,
         samples_per_s=len(last) * micro_batch_size * passes / step_s,
         losses=(),
         alloc_retries=sum(step.card.alloc_retries for step in last.values() if step.card),
         optimizer_name=" + ".join(_held(events, lead.pid).optimizers) or None,
         steps_taken=lead.step,
-        learning_rate=_first_rate(events, lead.pid),
+        learning_rate=_held(events, lead.pid).learning_rate,
         loss_scale=next((each.loss_scale for each in _of(events, lead.pid, StepsFinished)), None),
     )
 
 
-def _passes_made(events: Sequence[Event], asked: int | None) -> int:
+def _passes_made(events: Sequence[Event], asked: int | None, timed: int) -> int:
     """Return the passes of a step whose samples count; fewer than were asked for where a script does not accumulate."""
-    if asked is None:
-        return passes_per_step(events)
     optimizers = max((event.optimizers for event in events if isinstance(event, StepEnded)), default=1)
-    return asked if optimizers > 1 else min(asked, passes_per_step(events))
+    if optimizers > 1:
+        return 1 if asked is None else asked
+    return timed if asked is None else min(asked, timed)
 
 
 def passes_per_step(events: Sequence[Event]) -> int:
@@ -137,16 +134,19 @@ def passes_per_step(events: Sequence[Event]) -> int:
     passes = [step.passes for step in steps[1:] or steps if not step.skipped]
     if not passes or steps[-1].optimizers > 1:
         return 1
-    return max(round(median(passes)), 1)
+    return max(usual_passes(passes), 1)
 
 
 def available_samples(events: Sequence[Event], recipe: Recipe) -> int | None:
     """Return how many samples the data have, where they do not fill a micro-batch; None where they do.
 
-    Of data that are not known to be trained on it is told only where nothing was.
+    Where nothing was trained, it is told of any loader that drops what does not fill a batch.
     """
-    has_steps = any(isinstance(event, StepEnded) for event in events)
-    unfilled = [event for event in events if isinstance(event, BatchUnfilled) and event.are_trained is has_steps]
+    last = _last_steps(events)
+    if last:
+        short = samples_short_of(_of(events, _lead(last).pid, StepEnded))
+        return None if short is None or short[0] != recipe.micro_batch_size else short[1]
+    unfilled = [event for event in events if isinstance(event, BatchUnfilled)]
     return next((each.available for each in reversed(unfilled) if each.asked == recipe.micro_batch_size), None)
 
 
@@ -169,11 +169,8 @@ def notes_on(events: Sequence[Event], recipe: Recipe) -> tuple[str, ...]:
         notes.append(_NO_OPTIMIZER)
     elif replicas and passes != recipe.accumulation_steps:  # without the number, which varies in a warm-up
         notes.append(_MORE_PASSES if passes > recipe.accumulation_steps else _FEWER_PASSES)
-    timed = _timed(events)
-    if not _are_all_full(timed):
+    if _timing(events).leaves_out_partial:
         notes.append(_PARTIAL_BATCHES)
-    if any(step.begins_epoch for step in _of_full_batches(timed)):
-        notes.append(_EPOCHS_OF_ONE_STEP)
     if _still_rises(events):
         notes.append(_STILL_RISING)
     notes += map(search_note, _searched_bytes(events))
@@ -213,43 +210,11 @@ def _lead(last: Mapping[int, StepEnded]) -> StepEnded:
     return max(last.values(), key=lambda step: step.step)
 
 
-def _timed(events: Sequence[Event]) -> list[StepEnded]:
-    """Steps of the process that took most after its warm-up; those that hold skipped ones only without others."""
+def _timing(events: Sequence[Event]) -> StepTiming:
+    """Time the steps of the process that took most, after its warm-up."""
     last = _last_steps(events)
     steps = _of(events, _lead(last).pid, StepEnded) if last else []
-    if len(steps) < 2:
-        return []
-    after = list(steps[warmup_of(len(steps)) :])
-    return [step for step in after if not step.skipped] or after
-
-
-def _of_full_batches(steps: Sequence[StepEnded]) -> list[StepEnded]:
-    """Leave out the steps of an epoch's last batch, which has fewer samples, and where others remain, of its first.
-
-    Where no data loader says, the last ones are shorter by far, and never two in a row.
-    """
-    if any(step.is_partial is None for step in steps):
-        return _longer_of_two(steps)
-    full = [step for step in steps if not step.is_partial] or list(steps)
-    return [step for step in full if not step.begins_epoch] or full
-
-
-def _are_all_full(steps: Sequence[StepEnded]) -> bool:
-    if any(step.is_partial is None for step in steps):
-        return len(_longer_of_two(steps)) == len(steps)
-    return not any(step.is_partial for step in steps)
-
-
-def _longer_of_two(steps: Sequence[StepEnded]) -> list[StepEnded]:
-    durations = sorted(step.duration_s or 0 for step in steps)
-    if len(durations) < _FEWEST_OF_TWO_LENGTHS:
-        return list(steps)
-    longest_short, shortest_long = max(pairwise(durations), key=lambda pair: pair[1] / max(pair[0], _TICK_S))
-    are_short = [(step.duration_s or 0) <= longest_short for step in steps]
-    take_turns = are_short.count(True) > 1 and not any(one and next_one for one, next_one in pairwise(are_short))
-    if shortest_long < _FAR_LONGER * longest_short or not take_turns:
-        return list(steps)
-    return [step for step, is_short in zip(steps, are_short, strict=True) if not is_short]
+    return time_steps(steps, warmup=warmup_of(len(steps))) if len(steps) > 1 else NOTHING_TIMED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,12 +278,6 @@ def _known_parts(held: Sequence[BytesHeld]) -> BreakdownBytes:
 def _held(events: Sequence[Event], pid: int) -> BytesHeld:
     nothing = BytesHeld(pid=pid, optimizers=(), parameters_bytes=0, gradients_bytes=0, optimizer_state_bytes=0)
     return next(iter(reversed(_of(events, pid, BytesHeld))), nothing)
-
-
-def _first_rate(events: Sequence[Event], pid: int) -> float | None:
-    """Return the rate that a process made its first optimizer with; None where it has none."""
-    rates = (each.learning_rate for each in _of(events, pid, OptimizerBuilt))
-    return next((each for each in rates if each is not None), None)
 
 
 def _of(events: Sequence[Event], pid: int, kind: type[T]) -> list[T]:

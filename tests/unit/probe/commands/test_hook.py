@@ -188,37 +188,60 @@ def train(epoch):
 """
 
 
+def uses_of(events: list[Any]) -> list[list[tuple[int, bool, int]]]:
+    return [
+        [(use["number"], use["begun"], use["fetched"]) for use in event["loaders"]] for event in told(events, "step")
+    ]
+
+
 @pytest.mark.parametrize(
-    ("epoch", "partial"),
+    ("epoch", "fetched"),
+    [("loader", [1, 1, 1]), ("ahead(loader)", [2, 1, 0])],
+)
+def test_what_each_step_has_of_a_loader_is_told(hooked, epoch: str, fetched: list[int]) -> None:
+    script = f"loader = batches(10, num_workers=1)\nfor _ in range(2):\n    train({epoch})\n"
+    _, events = hooked(LOOP + LOADER + script, steps=6)
+    expected = [(0, place == 0, count) for place, count in enumerate(fetched)] * 2
+    assert [uses[0] if uses else (0, False, 0) for uses in uses_of(events)] == expected
+    facts = told(events, "step")[0]["loaders"][0]
+    assert (facts["asked"], facts["available"], facts["batches"], facts["drops_last"]) == (4, 10, 3, False)
+    assert facts["since_first_s"] > 0
+
+
+def test_loaders_are_told_apart_and_workers_that_stay_begin_again(hooked) -> None:
+    script = (
+        "training, checking = batches(4, num_workers=1, persistent_workers=True), batches(3)\n"
+        "for _ in range(3):\n    next(iter(checking))\n    train(training)\n"
+    )
+    _, events = hooked(LOOP + LOADER + script)
+    assert uses_of(events) == [[(0, True, 1), (1, True, 1)]] * 3
+
+
+def test_a_loader_that_does_not_say_is_told_by_its_batches(hooked) -> None:
+    script = "loader = DataLoader(TensorDataset(torch.ones(3, 4)), batch_size=None)\ntrain(loader)\n"
+    _, events = hooked(LOOP + LOADER + script)
+    assert uses_of(events) == [[(0, True, 1)], [(0, False, 1)], [(0, False, 1)]]
+    assert told(events, "step")[0]["loaders"][0]["asked"] is None
+
+
+@pytest.mark.parametrize(("options", "count"), [("", 0), (", drop_last=True", 1)])
+def test_data_that_do_not_fill_the_only_batch_are_told(hooked, options: str, count: int) -> None:
+    _, events = hooked(LOOP + LOADER + f"train(batches(3{options}))\n")
+    assert [(event["asked"], event["available"]) for event in told(events, "short")] == [(4, 3)] * count
+
+
+@pytest.mark.parametrize(
+    ("schedule", "rate"),
     [
-        ("batches(10)", [False, False, True]),
-        ("ahead(batches(10))", [False, False, True]),
-        ("batches(12)", [False, False, False]),
-        ("batches(12, num_workers=1, persistent_workers=True)", [False, False, False]),
-        ("batches(14, drop_last=True)", [False, False, False]),
-        ("(batches(1), batches(1), batches(1))", [None, None, None]),  # read by nobody
+        ("", 0.1),
+        ("torch.optim.lr_scheduler.LinearLR(optimizer, 0.5)", 0.1),
+        ("torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.3, total_steps=99)", 0.3),
+        ("optimizer.param_groups[0].update(lr=0.001)", 0.1),  # as some loops set it in each step
     ],
 )
-def test_the_first_and_the_last_step_of_an_epoch_are_told(hooked, epoch: str, partial: list[bool | None]) -> None:
-    _, events = hooked(LOOP + LOADER + f"loader = {epoch}\ntrain(loader)\nloader = {epoch}\ntrain(loader)\n", steps=6)
-    steps = told(events, "step")
-    assert [event["is_partial"] for event in steps] == partial * 2
-    begins = [partial[0] is not None, False, False]
-    assert [event["begins_epoch"] for event in steps] == begins * 2
-
-
-def test_workers_that_stay_begin_an_epoch_too(hooked) -> None:
-    again = "loader = batches(8, num_workers=1, persistent_workers=True)\nfor _ in range(3):\n    train(loader)\n"
-    _, events = hooked(LOOP + LOADER + again, steps=6)
-    assert [event["begins_epoch"] for event in told(events, "step")] == [True, False] * 3
-
-
-@pytest.mark.parametrize(("options", "are_trained"), [("", [True]), (", drop_last=True", [False])])
-def test_data_that_do_not_fill_a_batch_are_told_once(hooked, options: str, are_trained: list[bool]) -> None:
-    _, events = hooked(LOOP + LOADER + f"for _ in range(9):\n    train(batches(3{options}))\n")
-    short = told(events, "short")
-    assert [event["are_trained"] for event in short] == are_trained
-    assert (short[0]["asked"], short[0]["available"]) == (4, 3)
+def test_the_rate_that_is_told_is_the_highest_of_the_schedule(hooked, schedule: str, rate: float) -> None:
+    _, events = hooked(LOOP + f"{schedule}\nfor _ in range(9):\n    backward()\n    optimizer.step()\n")
+    assert told(events, "held")[-1]["learning_rate"] == rate
 
 
 def test_what_the_optimizer_holds_is_told_to_the_byte(hooked) -> None:

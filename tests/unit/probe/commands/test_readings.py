@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from memplan.probe.commands.events import BytesHeld, CardFigures, HookFailed, OptimizerBuilt, StepEnded, StepsFinished
+from memplan.probe.commands.events import (
+    BytesHeld,
+    CardFigures,
+    HookFailed,
+    LoaderUse,
+    OptimizerBuilt,
+    StepEnded,
+    StepsFinished,
+)
 from memplan.probe.commands.readings import (
     OutsideReadings,
     first_bad_loss,
@@ -28,8 +36,7 @@ def step(
     optimizers: int = 1,
     peak_mib: int = 500,
     card: CardFigures | None = None,
-    begins_epoch: bool = False,
-    is_partial: bool | None = None,
+    loaders: tuple[LoaderUse, ...] = (),
 ) -> StepEnded:
     return StepEnded(
         pid=pid,
@@ -42,13 +49,12 @@ def step(
         resident_peak_bytes=peak_mib * MIB,
         resident_file_bytes=80 * MIB,
         card=card,
-        begins_epoch=begins_epoch,
-        is_partial=is_partial,
+        loaders=loaders,
     )
 
 
 def built(pid: int = 7) -> OptimizerBuilt:
-    return OptimizerBuilt(pid=pid, resident_bytes=210 * MIB, parameters_bytes=10 * MIB, learning_rate=0.1)
+    return OptimizerBuilt(pid=pid, resident_bytes=210 * MIB, parameters_bytes=10 * MIB)
 
 
 def held(pid: int = 7) -> BytesHeld:
@@ -58,6 +64,7 @@ def held(pid: int = 7) -> BytesHeld:
         parameters_bytes=10 * MIB,
         gradients_bytes=10 * MIB,
         optimizer_state_bytes=20 * MIB,
+        learning_rate=0.1,
     )
 
 
@@ -94,28 +101,6 @@ def test_samples_per_second_come_from_the_timed_steps_only() -> None:
 def test_a_step_that_holds_skipped_ones_is_not_timed() -> None:
     steps = [step(1), step(2), step(3, duration_s=5.0, skipped=1), step(4)]
     assert measured(built(), held(), *steps).step_times_s == (0.5,)
-
-
-@pytest.mark.parametrize(
-    ("kinds", "timed", "is_noted"),
-    [
-        ("bfbfbf", "f", False),  # an epoch of two full batches: workers and evaluation come before the first
-        ("bpbpbp", "b", True),  # of a full and a partial one
-        ("bfpbfp", "f", True),
-        ("bbbbbb", "b", False),  # an epoch is one batch
-        ("pppppp", "p", True),
-    ],
-)
-def test_full_batches_within_an_epoch_are_timed(kinds: str, timed: str, is_noted: bool) -> None:
-    seconds = {"b": 2.0, "f": 0.5, "p": 0.1}
-    steps = [
-        step(number, duration_s=seconds[kind], begins_epoch=kind == "b", is_partial=kind == "p")
-        for number, kind in enumerate(kinds, 1)
-    ]
-    assert set(measured(built(), held(), *steps).step_times_s) == {seconds[timed]}
-    notes = notes_on(steps, Recipe(4))
-    assert any(note.startswith("steps of two lengths") for note in notes) is is_noted
-    assert any(note.startswith("where an epoch has one full step") for note in notes) is (timed == "b")
 
 
 def test_the_scripts_own_accumulation_counts_where_the_command_does_not_set_it() -> None:
