@@ -167,8 +167,10 @@ def notes_on(events: Sequence[Event], recipe: Recipe) -> tuple[str, ...]:
         )
     if any(isinstance(event, StepEnded) and not event.optimizers for event in events):
         notes.append(_NO_OPTIMIZER)
-    elif replicas and passes != recipe.accumulation_steps:  # without the number, which varies in a warm-up
-        notes.append(_MORE_PASSES if passes > recipe.accumulation_steps else _FEWER_PASSES)
+    elif replicas and passes > recipe.accumulation_steps:  # without the number, which varies in a warm-up
+        notes.append(_MORE_PASSES)
+    elif replicas and not _any_step_makes(events, recipe.accumulation_steps):  # an epoch's rest may be the usual one
+        notes.append(_FEWER_PASSES)
     if _timing(events).leaves_out_partial:
         notes.append(_PARTIAL_BATCHES)
     if _still_rises(events):
@@ -177,6 +179,10 @@ def notes_on(events: Sequence[Event], recipe: Recipe) -> tuple[str, ...]:
     failures = (event.text.splitlines()[-1] for event in events if isinstance(event, HookFailed))
     notes += [f"the script could not be watched all through: {text}" for text in list(failures)[:1]]
     return tuple(notes)
+
+
+def _any_step_makes(events: Sequence[Event], passes: int) -> bool:
+    return any(isinstance(event, StepEnded) and event.passes == passes for event in events)
 
 
 def _searched_bytes(events: Sequence[Event]) -> list[int]:

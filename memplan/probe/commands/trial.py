@@ -99,7 +99,7 @@ def run_command_trial(
         verdict = without_enough_steps(watch.events)
     if copy is not None and verdict is not None:
         verdict = for_want_of_neighbours(verdict, Path(copy))
-    available = available_samples(watch.events, request.recipe)
+    available = None if verdict.kind.is_too_large else available_samples(watch.events, request.recipe)
     if available is not None:
         verdict = for_want_of_samples(verdict, request.recipe, available)
     return Outcome(

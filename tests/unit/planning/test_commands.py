@@ -283,9 +283,13 @@ def test_what_becomes_of_the_rate_is_told_by_what_the_script_does(rates: tuple[f
 def test_trials_that_came_to_the_end_of_the_script_are_named() -> None:
     subject, _ = subject_of(PLAIN, steps=10)
     whole, *ended = (replace(timed(4, 500, 0.5), number=number) for number in (1, 2, 3))
+    ended_by_itself = "the command ended by itself, and took no more than 1 optimizer step"
     short = replace(ended[0].outcome.measurement, steps_taken=6)
     one = replace(ended[0], outcome=replace(ended[0].outcome, measurement=short))
-    none = replace(ended[1], outcome=replace(ended[1].outcome, kind=OutcomeKind.TOO_FEW_STEPS, measurement=None))
+    none = replace(
+        ended[1],
+        outcome=replace(ended[1].outcome, kind=OutcomeKind.TOO_FEW_STEPS, measurement=None, evidence=ended_by_itself),
+    )
     said = "the script came to its end in {}: what it writes there, such as a checkpoint, is written"
     assert said.format("trials 2, 3") in command_notes(subject, (whole, one, none), subject.current)
     assert said.format("trial 3") in command_notes(subject, (whole, none), subject.current)

@@ -219,6 +219,12 @@ def test_a_script_that_does_something_else_than_its_recipe_is_noted() -> None:
     assert notes_on([*other, HookFailed(pid=7, text="Traceback\nKeyError: 1")], recipe)[2].endswith(": KeyError: 1")
 
 
+def test_the_rest_of_an_epoch_is_not_taken_for_missing_accumulation() -> None:
+    steps = [step(number, passes=passes) for number, passes in enumerate((4, 3, 4, 3), 1)]
+    assert notes_on(steps, Recipe(4, accumulation_steps=4)) == ()
+    assert len(notes_on(steps, Recipe(4, accumulation_steps=5))) == 1
+
+
 def test_backward_passes_that_stand_for_steps_are_noted_and_not_taken_for_missing_accumulation() -> None:
     (note,) = notes_on([step(each, optimizers=0) for each in (1, 2, 3)], Recipe(4, accumulation_steps=2))
     assert note.endswith("each backward pass counts as a step")

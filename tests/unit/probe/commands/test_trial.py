@@ -134,7 +134,8 @@ validation = loader(3, False)
 net = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 for epoch in range(9):
-    next(iter(validation), None)
+    if not epoch % 3:
+        next(iter(validation), None)
     for (batch,) in loader({samples}, {drop_last}):
         loss = net(batch).sum()
         optimizer.zero_grad()
