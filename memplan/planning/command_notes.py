@@ -15,7 +15,7 @@ from memplan.probe.commands.template import PlaceholderName, parse_template
 from memplan.workload import TrainingCommand
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from memplan.patches import ConfigPatch
     from memplan.planning.subject import Subject
@@ -138,16 +138,25 @@ def _are_alike(fewer: Measurement, more: Measurement) -> bool:
 
 
 def _note_on_own_rate(trials: Sequence[Trial]) -> str:
-    """Say what becomes of a rate that the script sets: it may follow the batch by itself, or is to be scaled there."""
-    read = ((each.recipe, found.learning_rate) for each in trials if (found := each.outcome.measurement))
-    rates = {tried.global_batch_size: rate for tried, rate in read if rate is not None}
-    if len(rates) < 2:
-        return "memplan does not know the learning rate; scale it with the samples per optimizer step"
-    (fewest, first), (most, last) = min(rates.items()), max(rates.items())
-    if not math.isclose(first, last, rel_tol=_SAME_RATE):
-        rates_told = f"{first:.4g} at {fewest} samples per optimizer step, {last:.4g} at {most}"
-        return f"the script itself sets its learning rate by the batch: {rates_told}"
-    return f"the script's learning rate is {first:.4g} at any batch: scale it from the samples that it was chosen for"
+    """Say what becomes of a rate that the script sets: it may follow the batch by itself, or is to be scaled there.
+
+    Where its schedule says one thing and its steps another, as in a warm-up of a few epochs, neither is said.
+    """
+    read = [(each.recipe.global_batch_size, found) for each in trials if (found := each.outcome.measurement)]
+    rates = {size: found.learning_rate for size, found in read if found.learning_rate is not None}
+    taken = {size: found.highest_rate_taken for size, found in read if found.highest_rate_taken is not None}
+    if len(rates) > 1 and not _are_equal(rates.values()):
+        (fewest, first), (most, last) = min(rates.items()), max(rates.items())
+        told = f"{first:.4g} at {fewest} samples per optimizer step, {last:.4g} at {most}"
+        return f"the script itself sets its learning rate by the batch: {told}"
+    if len(taken) > 1 and _are_equal(taken.values()):
+        return "the script's learning rate is the same at any batch: scale it from the samples that it was chosen for"
+    return "memplan does not know the learning rate; scale it with the samples per optimizer step"
+
+
+def _are_equal(rates: Collection[float]) -> bool:
+    lowest, highest = min(rates), max(rates)
+    return math.isclose(lowest, highest, rel_tol=_SAME_RATE)
 
 
 def _note_on_endings(trials: Sequence[Trial], steps: int) -> list[str]:

@@ -73,6 +73,7 @@ class Measurement:
             workload.
         learning_rate: the highest of a training command's first optimizer, as far as its schedule says; None where it
             is not known, and for a workload.
+        highest_rate_taken: the highest learning rate of its steps, in a warm-up, for instance; None likewise.
         typical: a step on a typical batch; None where the workload names none, or it did not complete.
         loader: the data loader; None where the workload names none, or another trial of the run measured it.
     """
@@ -94,6 +95,7 @@ class Measurement:
     optimizer_name: str | None = None
     steps_taken: int | None = None
     learning_rate: float | None = None
+    highest_rate_taken: float | None = None
     typical: TypicalStep | None = None
     loader: LoaderSpeed | None = None
 

@@ -143,7 +143,7 @@ def _why_no_steps(events: Sequence[Event]) -> str:
     if not any(isinstance(event, ProcessStarted) for event in events):
         return (
             "no Python process in it could be observed; is PYTHONPATH kept (PYTHONPATH=x:$PYTHONPATH, no python -I or "
-            "-E, no container, no sudo)?"
+            "-E, no env -i, no container, no sudo)?"
         )
     if not any(isinstance(event, OptimizersImported) for event in events):
         return "none of its Python processes imported torch.optim"

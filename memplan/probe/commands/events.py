@@ -133,7 +133,8 @@ class StepSkipped:
 class BytesHeld:
     """What parameters, trained or not, gradients and the optimizers' state take.
 
-    ``optimizers`` are class names; the learning rate is the highest of the first one's schedule, None for none.
+    ``optimizers`` are class names; the learning rate is the highest of the first one's schedule, as far as it says, and
+    the other one the highest that was stepped with; None for none.
     """
 
     pid: int
@@ -142,6 +143,7 @@ class BytesHeld:
     gradients_bytes: int
     optimizer_state_bytes: int
     learning_rate: float | None = None
+    highest_rate_taken: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

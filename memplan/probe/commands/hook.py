@@ -85,6 +85,7 @@ class Observer:
         self._step = self._calls = self._passes = self._skipped = self._depth = 0
         self._passes_in_closure: int | None = None
         self._finite_losses: list[Any] = []
+        self._highest_rate: float | None = None
         self._last: float | None = None
 
     def tell(self, event: str, **facts: object) -> None:
@@ -240,6 +241,7 @@ class Observer:
         """Count a step of one optimizer; torch calls it after each."""
         self._calls += 1
         self._passes_in_closure = None
+        self._highest_rate = figures.higher_rate(self._highest_rate, optimizer)
         count = self._counts.get(optimizer, 0) + 1
         self._counts[optimizer] = count
         if count > self._step:
@@ -292,6 +294,7 @@ class Observer:
             gradients_bytes=figures.bytes_of([each.grad for each in parameters if each.grad is not None]),
             optimizer_state_bytes=figures.bytes_of(figures.state_tensors_of(optimizers)),
             learning_rate=figures.rate_of(optimizers),
+            highest_rate_taken=self._highest_rate,
         )
 
     def _end_process(self) -> None:

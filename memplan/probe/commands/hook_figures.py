@@ -107,6 +107,12 @@ def rate_of(optimizers: list[Any]) -> float | None:
     return None if rate is None else float(rate)
 
 
+def higher_rate(rate: float | None, optimizer: Any) -> float | None:
+    """Return the higher of a rate and the one that an optimizer has just stepped with."""
+    taken = optimizer.param_groups[0].get("lr")
+    return rate if taken is None else max(float(taken), rate or 0.0)
+
+
 def parameters_beside(trained: list[Any]) -> list[Any]:
     """Return all parameters of this process where some are trained, the frozen ones included."""
     import torch  # noqa: PLC0415 - as above

@@ -67,7 +67,7 @@ class LoaderWatch:
                 iterator._use_seen_by_memplan = (number, facts)  # noqa: SLF001 - a mark of its own
                 use = self._use(number, facts)
                 use.begun, use.first_at = True, None
-                if facts["drops_last"] and facts["available"] < facts["asked"]:
+                if facts["drops_last"] and not facts["batches"]:
                     self._tell("short", asked=facts["asked"], available=facts["available"])
 
         return begin_then_look
@@ -93,12 +93,13 @@ class LoaderWatch:
 def facts_of(loader: Any) -> dict[str, Any]:
     """Return the samples of a full batch and those that there are, and what becomes of the last batch of fewer."""
     with contextlib.suppress(Exception):  # one that puts batches together by other means
-        batches = loader.batch_sampler  # accelerate wraps the one that was given
-        sampler = getattr(batches, "batch_sampler", batches).sampler
+        batches = loader.batch_sampler
+        given = getattr(batches, "batch_sampler", batches)  # accelerate wraps it for one of several processes
+        is_part_of_each = getattr(batches, "split_batches", True)
         return {
             "asked": int(batches.batch_size),
-            "available": len(sampler),
-            "drops_last": bool(batches.drop_last),
+            "available": len(given.sampler) // (1 if is_part_of_each else batches.num_processes),
+            "drops_last": bool(batches.drop_last or getattr(batches, "even_batches", False)),  # filled up by others
             "batches": len(batches),
         }
     return dict.fromkeys(("asked", "available", "drops_last", "batches"))

@@ -113,6 +113,7 @@ def measure(
         optimizer_name=" + ".join(_held(events, lead.pid).optimizers) or None,
         steps_taken=lead.step,
         learning_rate=_held(events, lead.pid).learning_rate,
+        highest_rate_taken=_held(events, lead.pid).highest_rate_taken,
         loss_scale=next((each.loss_scale for each in _of(events, lead.pid, StepsFinished)), None),
     )
 

@@ -259,23 +259,34 @@ def test_a_script_that_ends_before_its_steps_is_told_with_those_it_took() -> Non
     assert any("after 10 optimizer" in note for note in command_notes(subject, trials[:1], subject.current))
 
 
-def with_rate(micro_batch_size: int, learning_rate: float | None) -> Trial:
+def with_rates(micro_batch_size: int, learning_rate: float | None, highest_rate_taken: float | None) -> Trial:
     found = timed(micro_batch_size, 100 * micro_batch_size, 0.1 * micro_batch_size)
-    measured = replace(found.outcome.measurement, learning_rate=learning_rate)
+    measured = replace(found.outcome.measurement, learning_rate=learning_rate, highest_rate_taken=highest_rate_taken)
     return replace(found, outcome=replace(found.outcome, measurement=measured))
 
 
+UNKNOWN_RATE = "memplan does not know the learning rate; scale it"
+
+
 @pytest.mark.parametrize(
-    ("rates", "said"),
+    ("rates", "taken", "said"),
     [
-        ((0.1, 0.1), "the script's learning rate is 0.1 at any batch: scale it"),
-        ((0.1, 0.2), "the script itself sets its learning rate by the batch: 0.1 at 4 samples per optimizer step, 0.2"),
-        ((0.1, None), "memplan does not know the learning rate; scale it"),
+        ((0.1, 0.1), (0.1, 0.1), "the script's learning rate is the same at any batch: scale it"),
+        (
+            (0.1, 0.2),
+            (0.1, 0.2),
+            "the script itself sets its learning rate by the batch: 0.1 at 4 samples per optimizer",
+        ),
+        ((0.1, 0.2), (0.01, 0.01), "the script itself sets its learning rate by the batch"),
+        ((1.0, 1.0), (0.1, 0.2), UNKNOWN_RATE),  # by a factor, or in a warm-up that is counted in epochs
+        ((0.1, None), (0.1, None), UNKNOWN_RATE),
     ],
 )
-def test_what_becomes_of_the_rate_is_told_by_what_the_script_does(rates: tuple[float, float | None], said: str) -> None:
+def test_what_becomes_of_the_rate_is_told_by_what_the_script_does(
+    rates: tuple[float | None, ...], taken: tuple[float | None, ...], said: str
+) -> None:
     subject, _ = subject_of(PLAIN)
-    trials = [with_rate(size, rate) for size, rate in zip((4, 8), rates, strict=True)]
+    trials = [with_rates(*each) for each in zip((4, 8), rates, taken, strict=True)]
     assert any(each.startswith(said) for each in command_notes(subject, trials, trials[1].recipe))
     assert not any("learning rate" in each for each in command_notes(subject, trials, subject.current))
 

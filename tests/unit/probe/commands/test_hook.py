@@ -231,17 +231,20 @@ def test_data_that_do_not_fill_the_only_batch_are_told(hooked, options: str, cou
 
 
 @pytest.mark.parametrize(
-    ("schedule", "rate"),
+    ("schedule", "rate", "taken"),
     [
-        ("", 0.1),
-        ("torch.optim.lr_scheduler.LinearLR(optimizer, 0.5)", 0.1),
-        ("torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.3, total_steps=99)", 0.3),
-        ("optimizer.param_groups[0].update(lr=0.001)", 0.1),  # as some loops set it in each step
+        ("", 0.1, 0.1),
+        ("torch.optim.lr_scheduler.LinearLR(optimizer, 0.5)", 0.1, 0.05),
+        ("torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.25, total_steps=99)", 0.25, 0.01),
+        ("optimizer.param_groups[0].update(lr=0.001)", 0.1, 0.001),  # as some loops set it in each step
     ],
 )
-def test_the_rate_that_is_told_is_the_highest_of_the_schedule(hooked, schedule: str, rate: float) -> None:
+def test_rates_that_are_told_are_the_schedules_highest_and_that_of_the_steps(
+    hooked, schedule: str, rate: float, taken: float
+) -> None:
     _, events = hooked(LOOP + f"{schedule}\nfor _ in range(9):\n    backward()\n    optimizer.step()\n")
-    assert told(events, "held")[-1]["learning_rate"] == rate
+    held = told(events, "held")[-1]
+    assert (held["learning_rate"], held["highest_rate_taken"]) == (rate, pytest.approx(taken))
 
 
 def test_what_the_optimizer_holds_is_told_to_the_byte(hooked) -> None:
