@@ -1,9 +1,9 @@
 """Results that lie otherwise than PyTorch's rules for fake tensors (torch 2.13) have them.
 
 - Contiguous on a card, where the CPU keeps channels-last: images whose channels become pixels and back
-  (``math_pixel_shuffle`` in ``aten/src/ATen/native/PixelShuffle.cpp``), that are padded by replication
-  (``cuda/ReplicationPadding.cu``), or unpooled (``cuda/MaxUnpooling.cu``), and what passes ``rrelu``
-  (``cuda/RreluWithNoise.cu``).
+  (``math_pixel_shuffle`` in ``aten/src/ATen/native/PixelShuffle.cpp``), that are padded by reflection
+  (``cuda/ReflectionPad.cu``, whose gradients are contiguous, too) or replication (``cuda/ReplicationPadding.cu``), or
+  unpooled (``cuda/MaxUnpooling.cu``), and what passes ``rrelu`` (``cuda/RreluWithNoise.cu``).
 - Contiguous on any device: gradients of losses between images (``zeros_like`` in ``aten/src/ATen/native/Loss.cpp``),
   and on a card that of ``glu`` (``glu_backward_cuda`` in ``cuda/GatedLinearUnit.cpp``).
 - Gradients of activations lie as ``TensorIterator`` has them, by the gradient of the result first
@@ -47,7 +47,14 @@ def _all_contiguous(*names: str) -> dict[OpOverload, Callable[..., Any]]:
 LAYOUTS_ON_ANY_DEVICE = _all_contiguous("mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward")
 LAYOUTS_ON_CARDS: dict[OpOverload, Callable[..., Any]] = {
     **_all_contiguous(
-        "pixel_shuffle", "pixel_unshuffle", "replication_pad2d", "max_unpool2d", "rrelu_with_noise", "glu_backward"
+        "pixel_shuffle",
+        "pixel_unshuffle",
+        "reflection_pad2d",
+        "reflection_pad2d_backward",
+        "replication_pad2d",
+        "max_unpool2d",
+        "rrelu_with_noise",
+        "glu_backward",
     ),
     torch.ops.aten.elu_backward.default: partial(_like_first, 5),
     **{

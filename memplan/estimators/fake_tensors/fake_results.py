@@ -14,9 +14,8 @@
   (``log_sigmoid_forward_cuda`` in ``cuda/Activation.cpp``).
 - Gradients of what CUDA normalised lie as it does, those of layers contiguous, not as the gradient of the result
   (``layer_norm_backward_cuda``, ``group_norm_backward`` and ``cudnn_batch_norm_backward``).
-- Images that CUDA pads by reflection are contiguous, and so are their gradients (``reflection_pad2d_cuda`` and
-  ``reflection_pad2d_backward_cuda`` in ``cuda/ReflectionPad.cu``). What the CPU pads lies as the image does, and so do
-  gradients (``ReflectionPad.cpp`` and ``ReplicationPadding.cpp`` in ``aten/src/ATen/native``).
+- What the CPU pads lies as the image does, and so do gradients (``ReflectionPad.cpp`` and ``ReplicationPadding.cpp`` in
+  ``aten/src/ATen/native``).
 - Histograms of integers are for CUDA alone (``_histc_cuda`` in ``cuda/SummaryOps.cu``).
 - Bags of embeddings remember on CUDA which bag each index is in, also where they are summed (``_embedding_bag_cuda`` in
   ``cuda/EmbeddingBag.cu``).
@@ -139,11 +138,6 @@ def _histogram(values: torch.Tensor, bins: int = 100, *_: Any) -> torch.Tensor:
     return values.new_empty(bins)
 
 
-def _reflection_pad(operator: OpOverload, *args: Any) -> torch.Tensor:
-    padded: torch.Tensor = operator(*args)
-    return torch.empty_like(padded, memory_format=torch.contiguous_format)
-
-
 def _padded_like_the_image(operator: OpOverload, place: int, *args: Any) -> torch.Tensor:
     padded: torch.Tensor = operator(*args)
     return torch.empty_like(padded, memory_format=suggest_memory_format(args[place]))
@@ -244,10 +238,6 @@ _ON_CUDA: dict[OpOverload, Callable[..., Any]] = {
     _ATEN.native_layer_norm.default: _layer_norm,
     _ATEN.native_layer_norm_backward.default: _layer_gradients,
     _ATEN.log_sigmoid_forward.default: _log_sigmoid,
-    **{
-        each: partial(_reflection_pad, each)
-        for each in (_ATEN.reflection_pad2d.default, _ATEN.reflection_pad2d_backward.default)
-    },
     _ATEN._embedding_bag.default: _embedding_bag,
     _ATEN.histc.default: _histogram,
 }
