@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from statistics import fmean, median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from memplan.planning.line_to_run import flags_without_placeholder, takes_more_flags
 from memplan.probe.commands.endings import ENDED_BY_ITSELF
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from memplan.probe.commands.template import CommandTemplate
     from memplan.recipe import Recipe
     from memplan.results import Measurement, Trial
+
+    _SizeRun: TypeAlias = tuple[int, Measurement]  # a micro-batch, and what was measured of it
 
 _SAME_RATE = 1e-6
 _NOTICEABLE_SHARE = 0.01  # two runs of one setting differ by half as much
@@ -55,7 +57,7 @@ def command_notes(subject: Subject, trials: Sequence[Trial], recipe: Recipe) -> 
 def reason_to_stay(subject: Subject, trials: Sequence[Trial]) -> str | None:
     """Say why a command's recipe is left as it is: many times its samples take no more memory and time; else None."""
     ends = _ends(trials)
-    if ends is None or not isinstance(subject.source, TrainingCommand) or not _heed_no_size(trials):
+    if ends is None or not isinstance(subject.source, TrainingCommand) or not _heed_no_size(*ends):
         return None
     (fewest, _), (most, _) = ends
     return (
@@ -85,7 +87,7 @@ def _note_on_flat_peaks(trials: Sequence[Trial], template: CommandTemplate) -> l
         return []
     (fewest, least), (most, largest) = ends
     share, time = (_SLIGHTLY, _SLIGHTLY) if most >= _MANY_TIMES * fewest else (_NOTICEABLE_SHARE, _NOTICEABLE_TIME)
-    if not _is_hardly_more(least, largest, share, time) and not _heed_no_size(trials):
+    if not _is_hardly_more(least, largest, share, time) and not _heed_no_size(*ends):
         return []
     placeholder = f"{{{template.batch_placeholder}}}"
     return [
@@ -93,19 +95,16 @@ def _note_on_flat_peaks(trials: Sequence[Trial], template: CommandTemplate) -> l
     ]
 
 
-def _ends(trials: Sequence[Trial]) -> tuple[tuple[int, Measurement], tuple[int, Measurement]] | None:
+def _ends(trials: Sequence[Trial]) -> tuple[_SizeRun, _SizeRun] | None:
     """Return the smallest and the largest micro-batch that ran; None unless one has twice the samples of the other."""
     read = [(trial.recipe.micro_batch_size, found) for trial in trials if (found := trial.outcome.measurement)]
     read.sort(key=lambda each: (each[0], each[1].peak_process_bytes))
     return (read[0], read[-1]) if read and read[-1][0] >= 2 * read[0][0] else None
 
 
-def _heed_no_size(trials: Sequence[Trial]) -> bool:
+def _heed_no_size(smallest: _SizeRun, most_samples: _SizeRun) -> bool:
     """Whether many times the samples took no more memory and at most twice the time: other programs slow steps down."""
-    ends = _ends(trials)
-    if ends is None:
-        return False
-    (fewest, least), (most, largest) = ends
+    (fewest, least), (most, largest) = smallest, most_samples
     return most >= _MANY_TIMES * fewest and _is_hardly_more(least, largest, _NOTICEABLE_SHARE, _TWICE)
 
 
