@@ -39,7 +39,7 @@ def partial_steps(steps: Sequence[StepEnded]) -> list[bool] | None:
     use = _known_use(steps)
     if use is None or use.asked is None or use.available is None or use.drops_last is None:
         return None
-    trained = _trained_in_epoch(steps, use.number)
+    trained = _trained_by_epoch(steps, _uses(steps, use.number))
     if trained is None:
         return None
     ends_partially = not use.drops_last and use.available > use.asked and use.available % use.asked != 0
@@ -51,28 +51,10 @@ def durations_s(steps: Sequence[StepEnded]) -> list[float]:
 
     What comes before that, such as an evaluation and the start of workers, is none of the step's.
     """
-    number = loader_trained_on(steps)
-    if number is None or _trained_in_epoch(steps, number) is None:
+    uses = _uses(steps, loader_trained_on(steps))
+    if _trained_by_epoch(steps, uses) is None:
         return [step.duration_s or 0.0 for step in steps]
-    return [_duration_s(step, use) for step, use in zip(steps, _uses(steps, number), strict=True)]
-
-
-def _trained_in_epoch(steps: Sequence[StepEnded], number: int) -> list[int] | None:
-    """Return how many batches of an epoch were trained on by the end of each step, one for each backward pass.
-
-    None where they are not trained on as they are fetched, or one step later.
-    """
-    trained = fetched = 0
-    found = []
-    for step, use in zip(steps, _uses(steps, number), strict=True):
-        if use is not None and use.begun:
-            trained = fetched = 0
-        trained += step.passes
-        fetched += 0 if use is None else use.fetched
-        if not 0 <= fetched - trained <= _MOST_AHEAD:
-            return None
-        found.append(trained)
-    return found
+    return [_duration_s(step, use) for step, use in zip(steps, uses, strict=True)]
 
 
 def paused_steps(steps: Sequence[StepEnded]) -> list[bool]:
@@ -98,14 +80,31 @@ def _known_use(steps: Sequence[StepEnded]) -> LoaderUse | None:
         return None
     uses = _uses(steps, number)
     known = next(each for each in uses if each is not None)
-    fetched = 0
-    for each in uses:
-        fetched = 0 if each is not None and each.begun else fetched
-        fetched += 0 if each is None else each.fetched
-        if known.batches is None or fetched > known.batches:
-            return None
-    return known
+    return None if known.batches is None or max(_fetched_by_epoch(uses)) > known.batches else known
 
 
-def _uses(steps: Sequence[StepEnded], number: int) -> list[LoaderUse | None]:
+def _trained_by_epoch(steps: Sequence[StepEnded], uses: Sequence[LoaderUse | None]) -> list[int] | None:
+    """Return how many batches of an epoch were trained on by the end of each step, one for each backward pass.
+
+    None where they are not trained on as they are fetched, or one step later.
+    """
+    trained = _summed_by_epoch([step.passes for step in steps], uses)
+    ahead = (fetched - count for fetched, count in zip(_fetched_by_epoch(uses), trained, strict=True))
+    return trained if all(0 <= each <= _MOST_AHEAD for each in ahead) else None
+
+
+def _fetched_by_epoch(uses: Sequence[LoaderUse | None]) -> list[int]:
+    """Return how many batches of an epoch were fetched by the end of each step."""
+    return _summed_by_epoch([0 if use is None else use.fetched for use in uses], uses)
+
+
+def _summed_by_epoch(counts: Sequence[int], uses: Sequence[LoaderUse | None]) -> list[int]:
+    total, sums = 0, []
+    for count, use in zip(counts, uses, strict=True):
+        total = count if use is not None and use.begun else total + count
+        sums.append(total)
+    return sums
+
+
+def _uses(steps: Sequence[StepEnded], number: int | None) -> list[LoaderUse | None]:
     return [next((use for use in step.loaders if use.number == number), None) for step in steps]

@@ -98,6 +98,7 @@ def measure(
     lead = _lead(last)
     passes = _passes_made(events, accumulation_steps, timing.passes)
     step_s = median(timing.durations_s)
+    held = _held(events, lead.pid)
     peaks = _card_peaks(events, last, outside, usual_context_bytes) if lead.card else _host_peaks(events, last, outside)
     return Measurement(
         peak_allocated_bytes=peaks.allocated_bytes,
@@ -110,10 +111,10 @@ def measure(
         samples_per_s=len(last) * micro_batch_size * passes / step_s,
         losses=(),
         alloc_retries=sum(step.card.alloc_retries for step in last.values() if step.card),
-        optimizer_name=" + ".join(_held(events, lead.pid).optimizers) or None,
+        optimizer_name=" + ".join(held.optimizers) or None,
         steps_taken=lead.step,
-        learning_rate=_held(events, lead.pid).learning_rate,
-        highest_rate_taken=_held(events, lead.pid).highest_rate_taken,
+        learning_rate=held.learning_rate,
+        highest_rate_taken=held.highest_rate_taken,
         loss_scale=next((each.loss_scale for each in _of(events, lead.pid, StepsFinished)), None),
     )
 
@@ -143,9 +144,8 @@ def available_samples(events: Sequence[Event], recipe: Recipe) -> int | None:
 
     Where nothing was trained, it is told of any loader that drops what does not fill a batch.
     """
-    last = _last_steps(events)
-    if last:
-        short = samples_short_of(_of(events, _lead(last).pid, StepEnded))
+    if steps := _lead_steps(events):
+        short = samples_short_of(steps)
         return None if short is None or short[0] != recipe.micro_batch_size else short[1]
     unfilled = [event for event in events if isinstance(event, BatchUnfilled)]
     return next((each.available for each in reversed(unfilled) if each.asked == recipe.micro_batch_size), None)
@@ -217,10 +217,15 @@ def _lead(last: Mapping[int, StepEnded]) -> StepEnded:
     return max(last.values(), key=lambda step: step.step)
 
 
+def _lead_steps(events: Sequence[Event]) -> list[StepEnded]:
+    """Return the steps of the process that took most."""
+    last = _last_steps(events)
+    return _of(events, _lead(last).pid, StepEnded) if last else []
+
+
 def _timing(events: Sequence[Event]) -> StepTiming:
     """Time the steps of the process that took most, after its warm-up."""
-    last = _last_steps(events)
-    steps = _of(events, _lead(last).pid, StepEnded) if last else []
+    steps = _lead_steps(events)
     return time_steps(steps, warmup=warmup_of(len(steps))) if len(steps) > 1 else NOTHING_TIMED
 
 
