@@ -16,6 +16,7 @@ from memplan.estimators.temporaries.convolutions import Convolution, Pass
 from memplan.planning.question import Question
 from memplan.planning.subject import Subject
 from memplan.plans import Plan, PlanRequest
+from memplan.probe.commands.events import StepEnded
 from memplan.probe.journal import Journal
 from memplan.probe.trials import TrialRequest
 from memplan.recipe import Recipe
@@ -154,6 +155,24 @@ def step_trace(*timelines: Timeline, **fields: Any) -> StepTrace:
         "method": "fake-tensor trace",
     }
     return StepTrace(timelines=timelines, **{**values, **fields})
+
+
+def ended_step(**facts: Any) -> StepEnded:
+    """The first step of a command's process, on the host."""
+    usual = StepEnded(
+        pid=7,
+        step=1,
+        duration_s=None,
+        passes=1,
+        is_loss_finite=True,
+        skipped=0,
+        optimizers=1,
+        resident_peak_bytes=1,
+        resident_file_bytes=0,
+        card=None,
+        loaders=(),
+    )
+    return replace(usual, **facts)
 
 
 def ignore(event: object) -> None:

@@ -12,6 +12,7 @@ from memplan.probe.commands.batch_source import (
     samples_short_of,
 )
 from memplan.probe.commands.events import LoaderUse, StepEnded
+from tests.making import ended_step
 
 
 def use(fetched: int = 1, *, number: int = 0, begun: bool = False, samples: int = 12, **facts: object) -> LoaderUse:
@@ -21,19 +22,7 @@ def use(fetched: int = 1, *, number: int = 0, begun: bool = False, samples: int 
 
 
 def step(*loaders: LoaderUse, passes: int = 1, duration_s: float = 2.0) -> StepEnded:
-    return StepEnded(
-        pid=7,
-        step=1,
-        duration_s=duration_s,
-        passes=passes,
-        is_loss_finite=True,
-        skipped=0,
-        optimizers=1,
-        resident_peak_bytes=1,
-        resident_file_bytes=0,
-        card=None,
-        loaders=loaders,
-    )
+    return ended_step(loaders=loaders, passes=passes, duration_s=duration_s)
 
 
 def epoch(fetched: list[int], *, samples: int = 12, passes: int = 1, **facts: object) -> list[StepEnded]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from memplan.probe.commands.events import (
     BytesHeld,
     CardFigures,
     HookFailed,
-    LoaderUse,
     OptimizerBuilt,
     StepEnded,
     StepsFinished,
@@ -23,33 +24,16 @@ from memplan.probe.commands.readings import (
 )
 from memplan.recipe import Recipe
 from memplan.units import MIB
+from tests.making import ended_step
 
 
-def step(
-    number: int,
-    *,
-    pid: int = 7,
-    duration_s: float = 0.5,
-    passes: int = 1,
-    is_loss_finite: bool | None = True,
-    skipped: int = 0,
-    optimizers: int = 1,
-    peak_mib: int = 500,
-    card: CardFigures | None = None,
-    loaders: tuple[LoaderUse, ...] = (),
-) -> StepEnded:
-    return StepEnded(
-        pid=pid,
+def step(number: int, *, duration_s: float = 0.5, peak_mib: int = 500, **facts: Any) -> StepEnded:
+    return ended_step(
         step=number,
         duration_s=None if number == 1 else duration_s,
-        passes=passes,
-        is_loss_finite=is_loss_finite,
-        skipped=skipped,
-        optimizers=optimizers,
         resident_peak_bytes=peak_mib * MIB,
         resident_file_bytes=80 * MIB,
-        card=card,
-        loaders=loaders,
+        **facts,
     )
 
 
