@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from memplan.results import Trial
 
 EQUAL_THROUGHPUT = 0.03
-_TENFOLD = 10.0  # a gain beyond it shows a disturbed run, or a batch size that is not heeded, rather than the recipe
+TENFOLD = 10.0  # times as fast, which shows a disturbed run, or a batch size that is not heeded, rather than the recipe
 
 
 def choose(trials: Sequence[Trial], band: Band, *, current: Recipe) -> Trial | None:
@@ -138,7 +138,7 @@ def _speed_reasons(chosen: _Run, candidates: list[_Run], before: _Run | None, be
     if before and before.trial is not chosen.trial:
         speedup = speed / before.samples_per_s
         why = "" if speedup >= 1 - EQUAL_THROUGHPUT else ", since the band comes first"
-        times = f"{speedup:.2f}" if speedup < _TENFOLD else "more than ten"
+        times = f"{speedup:.2f}" if speedup < TENFOLD else "more than ten"
         rate = format_rate(before.samples_per_s)
         reasons.append(f"The {before_name} runs {rate} samples/s; this is {times} times that{why}.")
     return reasons

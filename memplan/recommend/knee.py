@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan.recommend.band import Place
-from memplan.recommend.choice import EQUAL_THROUGHPUT
+from memplan.recommend.choice import EQUAL_THROUGHPUT, TENFOLD
 from memplan.recommend.speeds import fastest_run
 from memplan.units import format_rate
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 # A size between these shares of another counts as half of it.
 _HALF = (0.4, 0.6)
 _ABOUT = 0.05  # and is called so up to here
-_TENFOLD = 9.0  # a gain beyond it shows a disturbed run rather than the size
 # A size is clearly smaller than another up to this share of it.
 _CLEARLY_SMALLER = 0.8
 
@@ -148,10 +147,11 @@ def _beside_other(name: str, other: Trial, speed_now: float, band: Band) -> str 
     measured = other.outcome.measurement
     if measured is None:
         return None
-    gain = speed_now / measured.samples_per_s - 1
+    speedup = speed_now / measured.samples_per_s
+    gain = speedup - 1
     size, speed = f"micro-batch {other.recipe.micro_batch_size}", f"{format_rate(measured.samples_per_s)} samples/s"
     if gain > EQUAL_THROUGHPUT:
-        gained = f"gains {gain:.0%}" if gain < _TENFOLD else "is more than ten times as fast"
+        gained = f"gains {gain:.0%}" if speedup < TENFOLD else "is more than ten times as fast"
         return f"{name}, {size}, runs {speed}: the larger one {gained}."
     share = measured.peak_device_bytes / band.total_bytes
     standing = "as fast" if gain > -EQUAL_THROUGHPUT else "faster"
