@@ -1,10 +1,12 @@
 """Record what training steps really take on this machine's card, case by case, in resumable commands.
 
-    python benchmarks/truth.py --out DIR [--known benchmarks/truth] [--minutes 8.5] [--only WORD] [--list]
+    python benchmarks/truth.py --out DIR [--known benchmarks/truth] [--minutes 8.5] [--only WORD] [--at-once N] [--list]
 
 Runs what the records under ``--known`` and ``--out`` lack, each case in a process of its own, and appends one JSON line
 per case to ``DIR/records-<time>.jsonl``; histories of the allocator go to ``DIR/histories-<time>.jsonl``. What failed
-is told in ``DIR/failures-<time>.jsonl`` and tried again last. Needs torch, timm, transformers, torchvision and
+is told in ``DIR/failures-<time>.jsonl`` and tried again last. While one case has the card to itself, the models of the
+next are made in memory. With ``--at-once`` several share the card, which suits compiled cases, whose time goes into
+compiling: their records have no figure of the driver's and no time. Needs torch, timm, transformers, torchvision and
 nvidia-ml-py; of memplan, nothing.
 
 The step is a plain training loop: gradients set to None at its top, the batch moved to the card in every micro-step,
@@ -16,9 +18,11 @@ which is the reserved bytes plus the context, because nothing is given back in b
 from __future__ import annotations
 
 import argparse
+import collections
 import contextlib
 import dataclasses
 import datetime as dt
+import gzip
 import hashlib
 import json
 import os
@@ -29,7 +33,7 @@ import time
 import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # the parent forks, so it must not wake the driver
 os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # the driver's own, by which it is asked
@@ -40,6 +44,9 @@ from cuda_stubs.values import STUBS_VARIABLE, answer_that_gradients_are_finite, 
 from truth_cases import MODELS, OPTIMIZERS, Case, matrix, trainable
 from truth_models import shard
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 HERE = Path(__file__).parent
 DEVICE = "cuda"
 KINDS = ("allocated", "requested", "active", "reserved")
@@ -47,6 +54,7 @@ STEPS = 5
 WARM_UP_STEPS = 2
 CASE_LIMIT_S, COMPILED_CASE_LIMIT_S, OVERTIME_S = 150, 480, 60
 SETTLING_LOOKS, SETTLING_S = 20, 0.05
+MADE_AHEAD = 5
 _HALF = {"fp16": torch.float16, "bf16": torch.bfloat16, "bf16-true": torch.bfloat16}
 
 
@@ -90,8 +98,17 @@ def settled_on_card_bytes() -> int:
     return read
 
 
-def build(case: Case) -> tuple[torch.nn.Module, torch.optim.Optimizer, Any, Any]:
-    """Build model, optimizer, batch and loss of a case; the model is on the card afterwards."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InMemory:
+    """A case's model, batch and loss before the card is touched."""
+
+    model: torch.nn.Module
+    batch: Any
+    loss: Callable[[torch.nn.Module, Any], torch.Tensor]
+
+
+def made_in_memory(case: Case) -> InMemory:
+    """Make a case's model and batch."""
     torch.manual_seed(0)
     parts = trainable(case)
     model = parts.model().train()
@@ -103,6 +120,11 @@ def build(case: Case) -> tuple[torch.nn.Module, torch.optim.Optimizer, Any, Any]
         switch()
     if case.precision == "bf16-true":
         model.to(torch.bfloat16)
+    return InMemory(model=model, batch=parts.batch(case.micro_batch_size), loss=parts.loss)
+
+
+def brought_to_card(case: Case, model: torch.nn.Module) -> torch.optim.Optimizer:
+    """Bring a model to the card, as its case describes it there, and return its optimizer."""
     if case.replicas > 1:
         join_replicas(case.replicas)
         shard(model, case.precision)
@@ -112,8 +134,7 @@ def build(case: Case) -> tuple[torch.nn.Module, torch.optim.Optimizer, Any, Any]
         model.to(memory_format=torch.channels_last)
     if case.compiled:
         model.compile()
-    optimizer = OPTIMIZERS[case.optimizer](each for each in model.parameters() if each.requires_grad)
-    return model, optimizer, parts.batch(case.micro_batch_size), parts.loss
+    return OPTIMIZERS[case.optimizer](each for each in model.parameters() if each.requires_grad)
 
 
 def join_replicas(count: int) -> None:
@@ -134,9 +155,10 @@ def on_card(case: Case, value: Any) -> Any:
     return moved.contiguous(memory_format=torch.channels_last) if case.channels_last and moved.dim() == 4 else moved
 
 
-def train(case: Case, peaks: PhasePeaks) -> dict[str, Any]:
+def train(case: Case, made: InMemory, peaks: PhasePeaks) -> dict[str, Any]:
     """Run the steps and return what was read outside of the peaks."""
-    model, optimizer, batch, loss_of = build(case)
+    model = made.model
+    optimizer = brought_to_card(case, model)
     peaks.mark(-1, "setup")
     scaler = torch.amp.GradScaler(DEVICE) if case.precision == "fp16" else None
     autocast = case.precision in ("fp16", "bf16") and case.replicas == 1
@@ -147,9 +169,9 @@ def train(case: Case, peaks: PhasePeaks) -> dict[str, Any]:
         optimizer.zero_grad(set_to_none=True)
         for _ in range(case.accumulation_steps):
             moved = None  # freed before the next is moved, as by `for batch in loader: batch = batch.to(device)`
-            moved = on_card(case, batch)
+            moved = on_card(case, made.batch)
             with torch.autocast(DEVICE, _HALF[case.precision]) if autocast else contextlib.nullcontext():
-                loss = loss_of(model, moved)
+                loss = made.loss(model, moved)
                 if case.accumulation_steps > 1:
                     loss = loss / case.accumulation_steps
             peaks.mark(step, "forward")
@@ -180,14 +202,16 @@ def resident(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[s
     }
 
 
-def measure(case: Case) -> tuple[dict[str, Any], dict[str, Any] | None]:
+def measure(case: Case, made: InMemory, *, is_alone: bool) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """Run a case in this process, which nothing else uses, and return its record and its history."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as empty:  # kernels are timed, as in a first run
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = empty
-        return measure_without_caches(case)
+        return measure_without_caches(case, made, is_alone=is_alone)
 
 
-def measure_without_caches(case: Case) -> tuple[dict[str, Any], dict[str, Any] | None]:
+def measure_without_caches(
+    case: Case, made: InMemory, *, is_alone: bool
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """Run a case where no compiled code is kept from earlier runs, and return its record and its history."""
     if case.allocator_settings:
         os.environ["PYTORCH_CUDA_ALLOC_CONF"] = case.allocator_settings
@@ -205,18 +229,23 @@ def measure_without_caches(case: Case) -> tuple[dict[str, Any], dict[str, Any] |
         torch.cuda.memory._record_memory_history(context=None, max_entries=1_000_000)
     peaks, ending, read = PhasePeaks(), "fits", {}
     try:
-        read = train(case, peaks)
+        read = train(case, made, peaks)
     except torch.OutOfMemoryError as error:
         ending = f"out of memory: {error}"
     peaks.mark(STEPS, "end")  # of a step that ran out of memory, too
     stats = torch.cuda.memory_stats()
+    driver = {
+        "used_before_bytes": before_bytes,
+        "context_at_start_bytes": context_bytes,
+        "process_after_last_step_bytes": used_on_card_bytes() - before_bytes,
+    }
+    if not is_alone:
+        driver, read = {}, {name: value for name, value in read.items() if name != "step_times_s"}
     record = {
         "key": case.key,
         "case": dataclasses.asdict(case),
         "ending": ending,
-        "used_before_bytes": before_bytes,
-        "context_at_start_bytes": context_bytes,
-        "process_after_last_step_bytes": used_on_card_bytes() - before_bytes,
+        **driver,
         "reserved_after_last_step_bytes": torch.cuda.memory_reserved(),
         "alloc_retries": stats.get("num_alloc_retries", 0),
         "phases": peaks.rows,
@@ -297,7 +326,8 @@ def condensed(trace: list[dict[str, Any]]) -> list[list[int]]:
 
 def keys_in(folder: Path, pattern: str) -> set[str]:
     """Return the keys of all cases that the files of a folder name; a last line that was cut off does not count."""
-    whole = (path.read_text().rpartition("\n")[0] for path in folder.glob(pattern))
+    texts = (gzip.open(path, "rt") if path.suffix == ".gz" else path.open() for path in folder.glob(pattern))
+    whole = (file.read().rpartition("\n")[0] for file in texts)
     return {json.loads(line)["key"] for text in whole for line in text.splitlines()}
 
 
@@ -310,37 +340,88 @@ class Files:
     failures: Path
 
 
-def in_a_process_of_its_own(case: Case, files: Files, limit_s: float) -> str:
-    """Fork, measure, append to the files, and say how it ended; a child that hangs is ended."""
-    child = os.fork()
-    if child == 0:
+class CaseProcess:
+    """A case in a process of its own: it makes its model at once, and waits for its turn on the card."""
+
+    def __init__(self, case: Case, files: Files, *, is_alone: bool) -> None:
+        self.case, self._files = case, files
+        waits, self._gives = os.pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            os.close(self._gives)
+            self._run(waits, is_alone=is_alone)
+        os.close(waits)
+        self._ends_at = float("inf")
+
+    def give_turn(self, limit_s: float) -> None:
+        """Let the case have the card, for so long at most."""
+        self._ends_at = time.monotonic() + limit_s
+        os.write(self._gives, b"!")
+
+    def ending(self) -> str | None:
+        """Say how the case ended; None while it runs. One that hangs is ended."""
+        ended, status = os.waitpid(self._pid, os.WNOHANG)
+        if ended:
+            os.close(self._gives)
+            code = os.waitstatus_to_exitcode(status)
+            if code < 0:
+                append(self._files.failures, {"key": self.case.key, "ending": f"killed by signal {-code}"})
+            return "recorded" if code == 0 else f"FAILED with status {code}"
+        if time.monotonic() < self._ends_at:
+            return None
+        self.stop()
+        append(self._files.failures, {"key": self.case.key, "ending": "still running at its limit"})
+        return "ENDED at its limit"
+
+    def stop(self) -> None:
+        """End the process, whatever it does."""
+        os.kill(self._pid, 9)
+        os.waitpid(self._pid, 0)
+        os.close(self._gives)
+
+    def _run(self, waits: int, *, is_alone: bool) -> NoReturn:
         code = 1
         try:
-            record, history = measure(case)
-            append(files.records, record)
+            made = made_in_memory(self.case)
+            os.read(waits, 1)
+            record, history = measure(self.case, made, is_alone=is_alone)
+            append(self._files.records, record)
             if history is not None:
-                append(files.histories, {"key": case.key, **history})
+                append(self._files.histories, {"key": self.case.key, **history})
             code = 0
         except BaseException as error:  # noqa: BLE001 - whatever happens, the child must not run the parent's loop
             traceback.print_exc()
-            append(files.failures, {"key": case.key, "ending": f"{type(error).__name__}: {error}"})
+            append(self._files.failures, {"key": self.case.key, "ending": f"{type(error).__name__}: {error}"})
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
-    deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            code = os.waitstatus_to_exitcode(status)
-            if code < 0:
-                append(files.failures, {"key": case.key, "ending": f"killed by signal {-code}"})
-            return "recorded" if code == 0 else f"FAILED with status {code}"
-        time.sleep(0.05)
-    os.kill(child, 9)
-    os.waitpid(child, 0)
-    append(files.failures, {"key": case.key, "ending": f"still running after {limit_s:.0f} s"})
-    return f"ENDED after {limit_s:.0f} s"
+
+
+def run_in_turn(cases: list[Case], files: Files, ends_at: float, at_once: int) -> None:
+    """Run cases until the time is up, so many of them on the card at once while the next are made in memory."""
+    coming = collections.deque(cases)
+    made: collections.deque[CaseProcess] = collections.deque()
+    running: dict[CaseProcess, float] = {}
+    while coming or made or running:
+        while coming and len(made) < MADE_AHEAD:
+            made.append(CaseProcess(coming.popleft(), files, is_alone=at_once == 1))
+        is_time_left = time.monotonic() < ends_at
+        if not is_time_left and not running:
+            break
+        if is_time_left and made and len(running) < at_once:
+            turn = made.popleft()
+            running[turn] = time.monotonic()
+            limit_s = COMPILED_CASE_LIMIT_S if turn.case.compiled else CASE_LIMIT_S
+            turn.give_turn(min(limit_s, ends_at - time.monotonic() + OVERTIME_S))
+        for each, started in list(running.items()):
+            if (ending := each.ending()) is not None:
+                del running[each]
+                print(f"{each.case.key:60s} {ending} {time.monotonic() - started:5.1f} s", flush=True)
+        time.sleep(0.02)
+    for each in made:
+        each.stop()
+    print(f"{len(coming) + len(made)} of {len(cases)} cases are left")
 
 
 def append(path: Path, value: dict[str, Any]) -> None:
@@ -353,8 +434,8 @@ def append(path: Path, value: dict[str, Any]) -> None:
 
 def missing(known: Path, out: Path, only: str | None) -> list[Case]:
     """Return the cases that no record is there of, those that failed before last."""
-    done = keys_in(known, "records*.jsonl") | keys_in(out, "records*.jsonl")
-    failed = keys_in(known, "failures*.jsonl") | keys_in(out, "failures*.jsonl")
+    done = keys_in(known, "records*.jsonl*") | keys_in(out, "records*.jsonl*")
+    failed = keys_in(known, "failures*.jsonl*") | keys_in(out, "failures*.jsonl*")
     cases = [case for case in matrix() if case.key not in done and (only is None or only in case.key)]
     return sorted(cases, key=lambda case: case.key in failed)
 
@@ -373,6 +454,7 @@ def main() -> None:
     parser.add_argument("--known", type=Path, default=HERE / "truth")
     parser.add_argument("--minutes", type=float, default=8.5)
     parser.add_argument("--only")
+    parser.add_argument("--at-once", type=int, default=1)
     parser.add_argument("--list", action="store_true")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -386,14 +468,7 @@ def main() -> None:
         raise SystemExit("one of the model libraries woke the card, and no fork of this process can use it any more")
     stamp = dt.datetime.now(dt.UTC).strftime("%Y%m%dT%H%M%S")
     files = Files(**{name: options.out / f"{name}-{stamp}.jsonl" for name in ("records", "histories", "failures")})
-    for number, case in enumerate(cases, 1):
-        if time.monotonic() > ends_at:
-            print(f"time is up, {len(cases) - number + 1} cases are left")
-            break
-        started = time.monotonic()
-        limit_s = COMPILED_CASE_LIMIT_S if case.compiled else CASE_LIMIT_S
-        ending = in_a_process_of_its_own(case, files, min(limit_s, ends_at - started + OVERTIME_S))
-        print(f"{number:3d}/{len(cases)} {case.key:60s} {ending} {time.monotonic() - started:5.1f} s", flush=True)
+    run_in_turn(cases, files, ends_at, options.at_once)
 
 
 if __name__ == "__main__":

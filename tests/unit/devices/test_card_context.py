@@ -10,6 +10,14 @@ from memplan.devices.cards import card_of_size, find_card
 from memplan.units import MIB
 
 
+@pytest.mark.parametrize("measured_mib", [639, 751, 767, 773])
+def test_what_trainings_took_on_an_h100_lies_within_the_range(measured_mib: int) -> None:
+    device = find_card("h100")
+    low, high = context_range_bytes(device.compute_capability, device.sm_count)
+    assert low <= measured_mib * MIB <= high
+    assert device.context_bytes == pytest.approx(767 * MIB, abs=MIB)
+
+
 @pytest.mark.parametrize(
     ("card", "published_mib"),
     [("rtx-3060", 117), ("rtx-3060", 139), ("rtx-4060", 117), ("rtx-4060", 139), ("a100-40gb", 354), ("h200", 512)],
@@ -21,7 +29,7 @@ def test_what_was_published_lies_within_the_range(card: str, published_mib: int)
 
 
 def test_each_thread_that_a_card_can_hold_takes_its_share() -> None:
-    assert context_bytes((9, 0), 128) - context_bytes((9, 0), 64) == 64 * 2048 * 1792
+    assert context_bytes((8, 0), 128) - context_bytes((8, 0), 64) == 64 * 2048 * 1792
     assert context_bytes((8, 6), 64) - context_bytes((7, 5), 64) == 64 * 512 * 1792
 
 
