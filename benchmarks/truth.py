@@ -326,8 +326,11 @@ def condensed(trace: list[dict[str, Any]]) -> list[list[int]]:
 
 def keys_in(folder: Path, pattern: str) -> set[str]:
     """Return the keys of all cases that the files of a folder name; a last line that was cut off does not count."""
-    texts = (gzip.open(path, "rt") if path.suffix == ".gz" else path.open() for path in folder.glob(pattern))
-    whole = (file.read().rpartition("\n")[0] for file in texts)
+    found = folder.glob(pattern)
+    texts = (
+        gzip.decompress(each.read_bytes()).decode() if each.suffix == ".gz" else each.read_text() for each in found
+    )
+    whole = (text.rpartition("\n")[0] for text in texts)
     return {json.loads(line)["key"] for text in whole for line in text.splitlines()}
 
 

@@ -198,6 +198,16 @@ def growing_call() -> GrowingConvolution:
     return GrowingConvolution(convolution=CALL.with_samples(0), samples_at_zero=0, samples_per_item=1)
 
 
+def test_for_hopper_it_is_said_that_the_card_takes_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        answered_traces,
+        "ask",
+        lambda questions: CudnnAnswers(version="9.19.0", workspace_bytes=(0,) * len(questions.convolutions)),
+    )
+    notes = [with_cudnns_answers(trace_of(each, growing_call())).notes for each in (AMPERE, (9, 0))]
+    assert [any("Hopper" in note for note in found) for found in notes] == [False, True]
+
+
 def test_answers_take_the_place_of_what_is_expected(monkeypatch: pytest.MonkeyPatch) -> None:
     def twice_a_mib_a_sample(questions: CudnnQuestions) -> CudnnAnswers:
         sizes = tuple(2 * MIB * call.samples for call in questions.convolutions)
