@@ -7,13 +7,15 @@ large as the largest of them (``get_plans_from_find``).
 
 Where there is no card, cuDNN leaves engines out: those of cuBLASLt unless it meets a stand-in
 (:mod:`memplan.estimators.cudnn.product_library`), and one that
-:mod:`memplan.estimators.temporaries.engines_for_cards` works out.
+:mod:`memplan.estimators.temporaries.engines_for_cards` works out. On Hopper it tells of other parts of tiles than run
+on the card; :mod:`memplan.estimators.temporaries.divided_tiles` works these out.
 """
 
 from __future__ import annotations
 
 import json
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -21,10 +23,11 @@ from memplan.estimators.cudnn.library import Attribute, CudnnError, Descriptor, 
 from memplan.estimators.cudnn.product_library import find_every_product
 from memplan.estimators.temporaries.card_generations import Generation
 from memplan.estimators.temporaries.convolutions import Pass
+from memplan.estimators.temporaries.divided_tiles import ClusterKernel, parts_bytes
 from memplan.estimators.temporaries.engines_for_cards import depthwise_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from memplan.estimators.temporaries.convolutions import Convolution
 
@@ -43,6 +46,17 @@ _ALPHA, _BETA, _CONVOLUTION, _WEIGHT, _INPUT, _OUTPUT = range(6)
 _TURING, _FIRST_FROM_TURING_ON = (7, 5), (9, 11)
 _TENSOR_CORE, _ROUNDS_INPUTS, _NONDETERMINISTIC = 0, 1, 4  # cudnnBackendNumericalNote_t
 _MOST_NOTES, _MOST_PROPOSALS = 32, 64
+
+_HOPPER, _HOPPER_SM_COUNT = (9, 0), 132
+_TILE, _WORKSPACE = "CUDNN_KNOB_TYPE_TILE_SIZE", "CUDNN_KNOB_TYPE_WORKSPACE"
+_ROWS_OF_CLUSTER, _COLUMNS_OF_CLUSTER = "CUDNN_KNOB_TYPE_TILE_CGA_M", "CUDNN_KNOB_TYPE_TILE_CGA_N"
+_TILES = {
+    0: (128, 128),
+    1: (64, 128),
+    3: (256, 128),
+    5: (64, 64),
+}  # by the workspaces of an H100; the others are unknown
+_MOST_TOLD_PARTS_BYTES = 8_000_000
 
 # What cuDNN wants to know of a device. Of these the answers for 1,674 convolutions in single precision on Ampere depend
 # on the compute capability alone (9.19: every other figure here was changed, one at a time), and on Turing on the
@@ -73,6 +87,22 @@ _DEVICE = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """One of cuDNN's engines with its knobs, as the JSON of a plan names them."""
+
+    number: int | None
+    knobs: Mapping[str, int]
+
+    @property
+    def divides_tiles_of(self) -> ClusterKernel | None:
+        """The kernel whose last tiles the engine divides; None where it divides none, or its tile is not known."""
+        tile = _TILES.get(self.knobs.get(_TILE, -1))
+        if tile is None or _ROWS_OF_CLUSTER not in self.knobs or self.knobs.get(_WORKSPACE) != 0:
+            return None
+        return ClusterKernel(tile=tile, cluster_blocks=self.knobs[_ROWS_OF_CLUSTER] * self.knobs[_COLUMNS_OF_CLUSTER])
+
+
 def check_known(capability: tuple[int, int], version: str) -> None:
     """Raise where this version of cuDNN would answer for a card that it does not run on.
 
@@ -99,6 +129,8 @@ class Heuristics:
     def __init__(self, capability: tuple[int, int], sm_count: int | None = None) -> None:
         find_every_product()
         self._generation = Generation.of(capability, sm_count)
+        self._divides_tiles = capability == _HOPPER
+        self._sm_count = sm_count or _HOPPER_SM_COUNT
         self._library = Library()
         check_known(capability, self.version)
         self._device = Descriptor(self._library, Kind.DEVICE_PROPERTIES)
@@ -128,8 +160,41 @@ class Heuristics:
         for mode in (_INSTANT, _FALLBACK):
             with suppress(CudnnError):
                 for first in self._proposals(convolution, mode, at_most=at_most):
-                    return _workspace_bytes(first)
+                    return self._divided_bytes(convolution, mode, first)
         return None
+
+    def _divided_bytes(self, convolution: Convolution, mode: int, first: Descriptor) -> int:
+        """Return the workspace of a proposal; on Hopper with the parts of tiles that run on the card.
+
+        What the parts come on top of is the least that the same engine is told to take.
+        """
+        told_bytes = _workspace_bytes(first)
+        if not self._divides_tiles or told_bytes == 0:
+            return told_bytes
+        engine = self._engine(first)
+        kernel = engine.divides_tiles_of
+        parts = None if kernel is None else parts_bytes(convolution, kernel, self._sm_count)
+        if parts is None:
+            return told_bytes
+        undivided = (
+            size
+            for each in self._proposals(convolution, mode, at_most=_MOST_PROPOSALS)
+            if told_bytes - _MOST_TOLD_PARTS_BYTES < (size := _workspace_bytes(each)) < told_bytes
+            and self._engine(each).number == engine.number
+        )
+        return min(undivided, default=told_bytes) + parts
+
+    def _engine(self, config: Descriptor) -> Engine:
+        """Return what a plan of a proposal would run; no engine that divides tiles where none can be made."""
+        plan = Descriptor(self._library, Kind.PLAN)
+        plan.refer_to(Attribute.PLAN_CONFIG, config)
+        plan.refer_to(Attribute.PLAN_DEVICE, self._device)
+        try:
+            plan.finalize()
+        except CudnnError:
+            return Engine(number=None, knobs={})
+        engine = json.loads(plan.text(Attribute.PLAN_JSON))["engine"]
+        return Engine(number=engine["engineId"], knobs=engine["knobChoices"])
 
     def _proposals(self, convolution: Convolution, mode: int, *, at_most: int) -> Iterator[Descriptor]:
         """Yield what is proposed without a refused note, best first (``filterEngineConfigs`` in PyTorch)."""

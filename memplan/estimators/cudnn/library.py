@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 LIBRARY = "libcudnn.so.9"
 _MESSAGE_BYTES = 4096
+_MOST_LETTERS = 1 << 16
 
 
 class Kind(IntEnum):
@@ -23,6 +24,7 @@ class Kind(IntEnum):
     ENGINE = 2
     ENGINE_CONFIG = 3
     HEURISTICS = 4
+    PLAN = 5
     OPERATION_FORWARD = 10
     OPERATION_WEIGHT_GRADIENT = 11
     OPERATION_INPUT_GRADIENT = 12
@@ -69,6 +71,9 @@ class Attribute(IntEnum):
     HEURISTICS_DEVICE = 204
     ENGINE_CONFIG_ENGINE = 300
     ENGINE_CONFIG_WORKSPACE_BYTES = 303
+    PLAN_CONFIG = 401
+    PLAN_JSON = 405
+    PLAN_DEVICE = 407
     OPERATION_FORWARD = 700
     OPERATION_INPUT_GRADIENT = 706
     OPERATION_WEIGHT_GRADIENT = 712
@@ -153,6 +158,12 @@ class Descriptor:
         values = (_c_type(kind) * at_most)()
         count = self._read(attribute, kind, at_most, values)
         return [int(each) for each in values[:count]]
+
+    def text(self, attribute: int) -> str:
+        """Return an attribute that is text."""
+        letters = ctypes.create_string_buffer(_MOST_LETTERS)
+        self._read(attribute, Type.CHAR, _MOST_LETTERS, letters)
+        return letters.value.decode()
 
     def _write(self, attribute: int, kind: Type, values: ctypes.Array[Any]) -> None:
         count = ctypes.c_int64(len(values))

@@ -116,6 +116,18 @@ def test_refused_algorithms_are_passed_over() -> None:
 
 
 @needs_cudnn
+def test_on_hopper_the_parts_are_those_that_a_card_takes() -> None:
+    """What VGG-16 took on an H100 with cuDNN 9.19: 214,368,935 bytes, where 207,290,579 are told."""
+    image = (16, 128, 112, 112)
+    of_weight = replace(
+        CALL, kernel=Pass.WEIGHT_GRADIENT, input_shape=image, weight_shape=(128, 128, 3, 3), output_shape=image
+    )
+    (found,) = answers_for(of_weight, capability=HOPPER)
+    assert found is not None
+    assert abs(found - 214_368_935) < MIB
+
+
+@needs_cudnn
 def test_a_search_takes_as_much_as_any_algorithm_that_is_proposed() -> None:
     """On stubs of an H200, PyTorch 2.13 takes 4,912 MiB for this one in benchmark mode."""
     image = (64, 64, 224, 224)
