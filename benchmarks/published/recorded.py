@@ -51,8 +51,9 @@ def _rows_of(record: dict[str, Any]) -> Iterator[Row]:
     if device is None or record["ending"] != "fits" or case.cap_bytes is not None:
         return
     source = "stubs" if card.startswith(_STUBS_FOR) else "truth"
+    has_process = source == "truth" and _MEASURED[Peak.PROCESS] in record  # not where cases shared the card
     for peak, name in _MEASURED.items():
-        if source == "stubs" and peak is Peak.PROCESS:
+        if peak is Peak.PROCESS and not has_process:
             continue
         yield Row(
             key=f"{source}-{case.key}-{peak}",
@@ -73,8 +74,12 @@ def _rows_of(record: dict[str, Any]) -> Iterator[Row]:
             segment_order=SegmentOrder.of_torch(record["provenance"]["torch"]),
             peak=peak,
             measured_mib=record[name] / MIB,
-            context_mib=(record["process_after_last_step_bytes"] - record["reserved_after_last_step_bytes"]) / MIB,
+            context_mib=_context_bytes(record) / MIB if has_process else None,
         )
+
+
+def _context_bytes(record: dict[str, Any]) -> int:
+    return int(record["process_after_last_step_bytes"] - record["reserved_after_last_step_bytes"])
 
 
 def workload_of(case: Case) -> Workload:

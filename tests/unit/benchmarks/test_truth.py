@@ -34,6 +34,10 @@ def cases(benchmark_module: Callable[[str], ModuleType]) -> ModuleType:
     return benchmark_module("truth_cases")
 
 
+def measured(truth: ModuleType, case: Any, *, is_alone: bool = True) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    return truth.measure(case, truth.made_in_memory(case), is_alone=is_alone)
+
+
 def test_the_matrix_is_broad_and_no_case_has_two_names(cases: ModuleType) -> None:
     matrix = cases.matrix()
     assert len({case.key for case in matrix}) == len(matrix) >= 150
@@ -94,7 +98,7 @@ def test_a_line_that_was_cut_off_is_recorded_again(truth: ModuleType, tmp_path: 
 
 def test_cases_that_fail_are_told_and_do_not_stop_the_others(tmp_path: Path) -> None:
     ended = subprocess.run(
-        [sys.executable, "truth.py", "--out", str(tmp_path), "--only", "unet-fp32"],
+        [sys.executable, "truth.py", "--out", str(tmp_path), "--known", str(tmp_path), "--only", "unet-fp32"],
         cwd=BENCHMARKS,
         env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,
@@ -129,7 +133,7 @@ def test_a_case_is_recorded_with_every_phase_of_every_step(
     truth: ModuleType, cases: ModuleType, tiny: FakeCuda, precision: str
 ) -> None:
     case = cases.Case(model="tiny", micro_batch_size=2, precision=precision, accumulation_steps=2)
-    record, history = truth.measure(case)
+    record, history = measured(truth, case)
     assert json.loads(json.dumps(record))["case"] == dataclasses.asdict(case)
     assert (record["ending"], history) == ("fits", None)
     assert record["parameter_bytes"] == record["gradient_bytes"] == (MIB // 2 if precision == "bf16-true" else MIB)
@@ -154,9 +158,9 @@ def test_on_stubs_a_case_says_whether_its_masks_hide_anything(
     monkeypatch.setattr(torch.Tensor, "all", torch.Tensor.all)
     monkeypatch.setattr(torch.amp.GradScaler, "_unscale_grads_", torch.amp.GradScaler._unscale_grads_)
     case = cases.Case(model="tiny", micro_batch_size=2)
-    truth.measure(case)
+    measured(truth, case)
     monkeypatch.setenv("STUB_NAME", "stubs for Made-up 24 GB")
-    truth.measure(case)
+    measured(truth, case)
     assert answers == [False] * 5 + [not hides] * 5
 
 
@@ -170,10 +174,10 @@ def test_on_stubs_an_optimizer_steps_whatever_the_gradients_are(
     steps = []
     monkeypatch.setattr(torch.optim.AdamW, "step", steps.append)
     case = cases.Case(model="tiny", micro_batch_size=2, precision="fp16")
-    truth.measure(case)
+    measured(truth, case)
     assert not steps
     monkeypatch.setenv("STUB_NAME", "stubs for Made-up 24 GB")
-    truth.measure(case)
+    measured(truth, case)
     assert len(steps) == 5
 
 
@@ -190,7 +194,7 @@ def test_a_step_that_does_not_accumulate_goes_backward_from_the_loss_itself(
     parts = dataclasses.replace(cases.MODELS["tiny"].make(), loss=loss)
     monkeypatch.setitem(cases.MODELS, "tiny", cases.Entry(make=lambda: parts, sizes=(1, 2)))
     for count in (1, 4):
-        truth.measure(cases.Case(model="tiny", micro_batch_size=2, accumulation_steps=count))
+        measured(truth, cases.Case(model="tiny", micro_batch_size=2, accumulation_steps=count))
     assert [float(each.grad) for each in losses] == [1.0] * 5 + [0.25] * 20
 
 
@@ -199,8 +203,18 @@ def test_bfloat16_weights_are_converted_before_they_move(
 ) -> None:
     moves = []
     monkeypatch.setattr(torch.nn.Module, "to", lambda self, *args, **kwargs: moves.extend(args) or self)
-    truth.build(cases.Case(model="tiny", micro_batch_size=2, precision="bf16-true"))
+    case = cases.Case(model="tiny", micro_batch_size=2, precision="bf16-true")
+    truth.brought_to_card(case, truth.made_in_memory(case).model)
     assert moves == [torch.bfloat16, "cpu"]
+
+
+def test_a_case_beside_others_has_no_figure_of_the_drivers_and_no_time(
+    truth: ModuleType, cases: ModuleType, tiny: FakeCuda
+) -> None:
+    case = cases.Case(model="tiny", micro_batch_size=2)
+    alone, beside = (measured(truth, case, is_alone=each)[0] for each in (True, False))
+    driver = {"used_before_bytes", "context_at_start_bytes", "process_after_last_step_bytes", "step_times_s"}
+    assert alone.keys() - beside.keys() == driver
 
 
 def test_a_capped_case_that_runs_out_of_memory_is_a_record_too(
@@ -209,8 +223,8 @@ def test_a_capped_case_that_runs_out_of_memory_is_a_record_too(
     def run_out(*_: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
-    monkeypatch.setattr(truth, "build", run_out)
-    record, _ = truth.measure(cases.Case(model="tiny", micro_batch_size=2, cap_bytes=4 * GIB))
+    monkeypatch.setattr(truth, "brought_to_card", run_out)
+    record, _ = measured(truth, cases.Case(model="tiny", micro_batch_size=2, cap_bytes=4 * GIB))
     assert record["ending"] == "out of memory: CUDA out of memory. Tried to allocate 2.00 GiB."
     assert tiny.cards[0].share == 0.5
     assert [row["phase"] for row in record["phases"]] == ["end"]
