@@ -22,7 +22,6 @@ import collections
 import contextlib
 import dataclasses
 import datetime as dt
-import gzip
 import hashlib
 import json
 import os
@@ -41,6 +40,7 @@ os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # the driver's own, by
 import pynvml
 import torch
 from cuda_stubs.values import STUBS_VARIABLE, answer_that_gradients_are_finite, answer_whether_masks_hide
+from record_files import values_in
 from truth_cases import MODELS, OPTIMIZERS, Case, matrix, trainable
 from truth_models import shard
 
@@ -324,14 +324,9 @@ def condensed(trace: list[dict[str, Any]]) -> list[list[int]]:
     ]
 
 
-def keys_in(folder: Path, pattern: str) -> set[str]:
-    """Return the keys of all cases that the files of a folder name; a last line that was cut off does not count."""
-    found = folder.glob(pattern)
-    texts = (
-        gzip.decompress(each.read_bytes()).decode() if each.suffix == ".gz" else each.read_text() for each in found
-    )
-    whole = (text.rpartition("\n")[0] for text in texts)
-    return {json.loads(line)["key"] for text in whole for line in text.splitlines()}
+def keys_in(folder: Path, kind: str) -> set[str]:
+    """Return the keys of all cases that the files of a kind in a folder name."""
+    return {each["key"] for each in values_in(folder, kind)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -386,7 +381,7 @@ class CaseProcess:
         code = 1
         try:
             made = made_in_memory(self.case)
-            os.read(waits, 1)
+            wait_for_turn(waits)
             record, history = measure(self.case, made, is_alone=is_alone)
             append(self._files.records, record)
             if history is not None:
@@ -399,6 +394,16 @@ class CaseProcess:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
+
+
+def wait_for_turn(waits: int) -> None:
+    """Wait at a pipe until something is written into it.
+
+    Raises:
+        SystemExit: it was closed instead, as by a recorder that was killed.
+    """
+    if not os.read(waits, 1):
+        raise SystemExit("the recorder ended before this case had its turn")
 
 
 def run_in_turn(cases: list[Case], files: Files, ends_at: float, at_once: int) -> None:
@@ -437,8 +442,8 @@ def append(path: Path, value: dict[str, Any]) -> None:
 
 def missing(known: Path, out: Path, only: str | None) -> list[Case]:
     """Return the cases that no record is there of, those that failed before last."""
-    done = keys_in(known, "records*.jsonl*") | keys_in(out, "records*.jsonl*")
-    failed = keys_in(known, "failures*.jsonl*") | keys_in(out, "failures*.jsonl*")
+    done = keys_in(known, "records") | keys_in(out, "records")
+    failed = keys_in(known, "failures") | keys_in(out, "failures")
     cases = [case for case in matrix() if case.key not in done and (only is None or only in case.key)]
     return sorted(cases, key=lambda case: case.key in failed)
 

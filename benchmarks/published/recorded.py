@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-import gzip
-import json
 from typing import TYPE_CHECKING, Any
 
 from published.rows import Peak, Row, in_benchmark_mode
+from record_files import values_in
 from truth_cases import OPTIMIZERS, Case, trainable
 from truth_models import shard
 
@@ -38,10 +37,8 @@ def rows(folder: Path) -> Iterator[Row]:
 
     On a card there are three; on stubs, whose context is memplan's own estimate, two, of families of their own.
     """
-    for path in sorted(folder.glob("records*.jsonl*")):
-        text = gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text()
-        for line in text.rpartition("\n")[0].splitlines():  # the last one may have been cut off
-            yield from _rows_of(json.loads(line))
+    for record in values_in(folder, "records"):
+        yield from _rows_of(record)
 
 
 def _rows_of(record: dict[str, Any]) -> Iterator[Row]:

@@ -22,8 +22,7 @@ _ASKED_SIZES = (1, 2, *(size for power in range(1, 10) for size in (3 * 2 ** (po
 _SEARCHED_SIZES = (1, 4, 16, 64, 256)  # fewer: cuDNN takes twenty times as long to tell of all its algorithms
 
 _BY_CUDNN = "workspaces of convolutions are what cuDNN {version} answers for compute capability {capability}"
-_ON_HOPPER = "what Hopper adds to them is worked out: of 48 nets on an H100, 2 reserved over 3% more than estimated"
-_HOPPER = (9, 0)
+_ON_HOPPER = "with what Hopper takes beside, which only the card tells and a rule works out"
 _SEARCH = (
     "cuDNN's search for algorithms (benchmark mode), which may take all that is free in the first step for a while"
 )
@@ -71,8 +70,8 @@ def _answered(trace: StepTrace, sizes: Sequence[int], searched_sizes: Sequence[i
         found = _searching(found, searched_sizes, dict(zip(searched, answers.search_bytes, strict=True)))
     if told:
         note = _BY_CUDNN.format(version=answers.version, capability="{}.{}".format(*trace.compute_capability))
-        notes = (note, _ON_HOPPER) if trace.compute_capability == _HOPPER else (note,)
-        found = replace(found, notes=(*found.notes, *notes))
+        is_hopper = Generation.of(trace.compute_capability, trace.sm_count) is Generation.HOPPER
+        found = replace(found, notes=(*found.notes, f"{note}, {_ON_HOPPER}" if is_hopper else note))
     return found if len(told) == len(calls) else _as_expected(found, _NOT_ALL.format(version=answers.version))
 
 

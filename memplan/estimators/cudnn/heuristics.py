@@ -47,15 +47,11 @@ _TURING, _FIRST_FROM_TURING_ON = (7, 5), (9, 11)
 _TENSOR_CORE, _ROUNDS_INPUTS, _NONDETERMINISTIC = 0, 1, 4  # cudnnBackendNumericalNote_t
 _MOST_NOTES, _MOST_PROPOSALS = 32, 64
 
-_HOPPER, _HOPPER_SM_COUNT = (9, 0), 132
+_LARGE_HOPPER_SM_COUNT = 132
 _TILE, _WORKSPACE = "CUDNN_KNOB_TYPE_TILE_SIZE", "CUDNN_KNOB_TYPE_WORKSPACE"
 _ROWS_OF_CLUSTER, _COLUMNS_OF_CLUSTER = "CUDNN_KNOB_TYPE_TILE_CGA_M", "CUDNN_KNOB_TYPE_TILE_CGA_N"
-_TILES = {
-    0: (128, 128),
-    1: (64, 128),
-    3: (256, 128),
-    5: (64, 64),
-}  # by the workspaces of an H100; the others are unknown
+# By the workspaces of an H100; what other numbers stand for is not known.
+_TILES = {0: (128, 128), 1: (64, 128), 3: (256, 128), 5: (64, 64)}
 _MOST_TOLD_PARTS_BYTES = 8_000_000
 
 # What cuDNN wants to know of a device. Of these the answers for 1,674 convolutions in single precision on Ampere depend
@@ -91,7 +87,7 @@ _DEVICE = {
 class Engine:
     """One of cuDNN's engines with its knobs, as the JSON of a plan names them."""
 
-    number: int | None
+    number: int
     knobs: Mapping[str, int]
 
     @property
@@ -129,8 +125,7 @@ class Heuristics:
     def __init__(self, capability: tuple[int, int], sm_count: int | None = None) -> None:
         find_every_product()
         self._generation = Generation.of(capability, sm_count)
-        self._divides_tiles = capability == _HOPPER
-        self._sm_count = sm_count or _HOPPER_SM_COUNT
+        self._sm_count = sm_count
         self._library = Library()
         check_known(capability, self.version)
         self._device = Descriptor(self._library, Kind.DEVICE_PROPERTIES)
@@ -169,30 +164,33 @@ class Heuristics:
         What the parts come on top of is the least that the same engine is told to take.
         """
         told_bytes = _workspace_bytes(first)
-        if not self._divides_tiles or told_bytes == 0:
+        if self._generation is not Generation.HOPPER or told_bytes == 0:
             return told_bytes
         engine = self._engine(first)
-        kernel = engine.divides_tiles_of
-        parts = None if kernel is None else parts_bytes(convolution, kernel, self._sm_count)
+        kernel = None if engine is None else engine.divides_tiles_of
+        if engine is None or kernel is None:
+            return told_bytes
+        parts = parts_bytes(convolution, kernel, self._sm_count or _LARGE_HOPPER_SM_COUNT)
         if parts is None:
             return told_bytes
         undivided = (
             size
             for each in self._proposals(convolution, mode, at_most=_MOST_PROPOSALS)
             if told_bytes - _MOST_TOLD_PARTS_BYTES < (size := _workspace_bytes(each)) < told_bytes
-            and self._engine(each).number == engine.number
+            and (other := self._engine(each)) is not None
+            and other.number == engine.number
         )
         return min(undivided, default=told_bytes) + parts
 
-    def _engine(self, config: Descriptor) -> Engine:
-        """Return what a plan of a proposal would run; no engine that divides tiles where none can be made."""
+    def _engine(self, config: Descriptor) -> Engine | None:
+        """Return what a plan of a proposal would run; None where no plan can be made."""
         plan = Descriptor(self._library, Kind.PLAN)
         plan.refer_to(Attribute.PLAN_CONFIG, config)
         plan.refer_to(Attribute.PLAN_DEVICE, self._device)
         try:
             plan.finalize()
         except CudnnError:
-            return Engine(number=None, knobs={})
+            return None
         engine = json.loads(plan.text(Attribute.PLAN_JSON))["engine"]
         return Engine(number=engine["engineId"], knobs=engine["knobChoices"])
 

@@ -23,9 +23,10 @@ _STEP_BYTES = 128  # of one row or column of an operand, which a block takes in 
 _LEAST_STEPS = 8  # of a part
 _ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
-# Of larger clusters fewer run at once than would fill the 132 multiprocessors of an H100, since each stays within one
-# of its groups of multiprocessors. Recorded are 39 of three, 24 to 31 of four and 14 or 15 of eight.
-_REACHED = {1: 132 / 132, 2: 132 / 132, 3: 117 / 132, 4: 120 / 132, 8: 120 / 132}
+# Clusters by their blocks, as many as run at once on an H100. Of larger ones fewer than would fill it, since each stays
+# within one of its groups of multiprocessors: recorded are 39 of three, 24 to 31 of four and 14 or 15 of eight.
+_AT_ONCE = {1: 132, 2: 66, 3: 39, 4: 30, 8: 15}
+_SM_COUNT_THERE = 132
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +52,12 @@ def parts_bytes(convolution: Convolution, kernel: ClusterKernel, sm_count: int) 
         kernel: by which it runs.
         sm_count: multiprocessors of the card.
     """
-    reached = _REACHED.get(kernel.cluster_blocks)
+    there = _AT_ONCE.get(kernel.cluster_blocks)
     item_bytes = _ITEM_BYTES.get(convolution.dtype)
     is_grouped = convolution.input_shape[1] != convolution.weight_shape[1]
-    if reached is None or item_bytes is None or is_grouped:
+    if there is None or item_bytes is None or is_grouped:
         return None
-    at_once = int(sm_count * reached) // kernel.cluster_blocks
+    at_once = sm_count * there // _SM_COUNT_THERE
     rows, columns, summed = _as_product(convolution)
     tiles = math.ceil(rows / kernel.tile[0]) * math.ceil(columns / kernel.tile[1])
     clusters = math.ceil(tiles / kernel.cluster_blocks)

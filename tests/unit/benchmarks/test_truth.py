@@ -112,6 +112,14 @@ def test_cases_that_fail_are_told_and_do_not_stop_the_others(tmp_path: Path) -> 
     assert not list(tmp_path.glob("records*.jsonl"))
 
 
+def test_a_case_whose_recorder_was_killed_leaves_the_card_alone(truth: ModuleType) -> None:
+    waits, gives = os.pipe()
+    os.close(gives)
+    with pytest.raises(SystemExit, match="before this case had its turn"):
+        truth.wait_for_turn(waits)
+    os.close(waits)
+
+
 @pytest.fixture
 def tiny(truth: ModuleType, cases: ModuleType, install: Any, monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     """A case named tiny of 512x512 weights (1 MiB), run on the CPU beside a made-up card."""

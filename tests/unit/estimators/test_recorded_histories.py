@@ -1,6 +1,7 @@
 """The allocator model against event histories of PyTorch's own allocator, event by event.
 
-Those of ``benchmarks/stubbed`` were recorded on stubs of CUDA's libraries, without a card; the allocator is PyTorch's.
+Those of ``benchmarks/truth`` were recorded on a card, those of ``benchmarks/stubbed`` on stubs of CUDA's libraries,
+without one; the allocator is PyTorch's.
 """
 
 from __future__ import annotations

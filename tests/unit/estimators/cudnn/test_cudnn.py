@@ -210,7 +210,7 @@ def growing_call() -> GrowingConvolution:
     return GrowingConvolution(convolution=CALL.with_samples(0), samples_at_zero=0, samples_per_item=1)
 
 
-def test_for_hopper_it_is_said_that_the_card_takes_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_for_hopper_it_is_said_that_a_rule_adds_to_what_cudnn_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         answered_traces,
         "ask",
