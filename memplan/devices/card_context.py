@@ -16,7 +16,7 @@ cards that are not named (pytorch/pytorch pull request 86509, issues 107667 and 
 Of Hopper's cards whole trainings were measured (``benchmarks/truth``: an H100 with 132 multiprocessors, driver
 580.159, CUDA 13.0, PyTorch 2.11, 91 trainings): 619 MiB with the first tensor, 132 MiB more, which is half a KiB for
 every thread, once cuBLAS multiplies, and 16 to 24 MiB of kernels. The median is 767 MiB; trainings that only convolve
-took 639 to 643.
+took 639 to 643, so that a step without a product is counted without that half KiB.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ _SPREAD = 0.25
 _HOPPER = (9, 0)
 _HOPPER_BYTES_PER_THREAD = math.ceil((767 * MIB - _FIXED_BYTES) / (132 * _MOST_THREADS_PER_SM))
 _HOPPER_RANGE = (0.65, 1.02)
+_HOPPER_BYTES_PER_THREAD_OF_PRODUCTS = KIB // 2  # of the above: what cuBLAS adds with the first product
 
 # Of a card of which only the memory is known.
 _UNKNOWN_CARD_BYTES = 300 * MIB
@@ -63,6 +64,13 @@ def context_bytes(compute_capability: tuple[int, int] | None, sm_count: int | No
     threads = sm_count * threads_per_multiprocessor(compute_capability)
     of_thread = _HOPPER_BYTES_PER_THREAD if compute_capability == _HOPPER else _BYTES_PER_THREAD
     return _FIXED_BYTES + threads * of_thread
+
+
+def context_of_products_bytes(compute_capability: tuple[int, int] | None, sm_count: int | None) -> int:
+    """Return how much smaller the context of a step is that multiplies no matrices; known of Hopper alone, else 0."""
+    if compute_capability != _HOPPER or sm_count is None:
+        return 0
+    return sm_count * _MOST_THREADS_PER_SM * _HOPPER_BYTES_PER_THREAD_OF_PRODUCTS
 
 
 def context_range_bytes(compute_capability: tuple[int, int] | None, sm_count: int | None) -> tuple[int, int]:

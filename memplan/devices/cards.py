@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from memplan.devices.card_catalogue import CARD_ROWS, CardRow
-from memplan.devices.card_context import context_bytes
+from memplan.devices.card_context import context_bytes, context_of_products_bytes
 from memplan.errors import DeviceError
 from memplan.results import ContextBasis
 from memplan.units import GIB, MIB, format_bytes, parse_bytes
@@ -30,11 +30,13 @@ class ContextSize:
         size_bytes: its size.
         basis: where that figure comes from.
         measured_on: day on which it was measured, as ``2026-01-31``; None where it was not, or by this run.
+        of_products_bytes: the part of it that a step without matrix products does not hold.
     """
 
     size_bytes: int
     basis: ContextBasis
     measured_on: str | None = None
+    of_products_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +111,11 @@ def catalogued_card(name: str) -> DeviceSpec | None:
 
 def usual_context(compute_capability: tuple[int, int] | None, sm_count: int | None) -> ContextSize:
     """Return the context of a card on which none was measured; see :func:`card_context.context_bytes`."""
-    return ContextSize(size_bytes=context_bytes(compute_capability, sm_count), basis=ContextBasis.CATALOGUE)
+    return ContextSize(
+        size_bytes=context_bytes(compute_capability, sm_count),
+        basis=ContextBasis.CATALOGUE,
+        of_products_bytes=context_of_products_bytes(compute_capability, sm_count),
+    )
 
 
 def card_of_size(text: str) -> DeviceSpec:

@@ -184,7 +184,10 @@ def _process_range_bytes(
 
 
 def _context_bytes(trace: StepTrace, device: DeviceSpec) -> int | None:
-    return trace.host_context_bytes if device.context is None else device.context.size_bytes
+    context = device.context
+    if context is None:
+        return trace.host_context_bytes
+    return context.size_bytes - (0 if trace.multiplies else context.of_products_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ import numpy as np
 from memplan.estimators.temporaries.convolutions import Workspaces
 from memplan.estimators.temporaries.ruled_blocks import RuledBlocks, no_numbers
 from memplan.estimators.temporaries.varying_workspaces import VaryingWorkspaces
-from memplan.results import Phase
+from memplan.results import Component, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -166,6 +166,11 @@ class StepTrace:
     training_samples: int | None = None
     uncounted: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether the step runs a matrix product on a card, which loads cuBLAS."""
+        return any(np.any(each.components == Component.WORKSPACES) for each in self.timelines)
 
     @property
     def timelines_by_size(self) -> dict[int, Timeline]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.gpu
 WORKLOADS = Path(__file__).parents[1] / "contract"
+LIMIT_S = 60.0  # these steps take milliseconds: one that hangs fails with the stacks of its threads
 
 
 def end_of(
@@ -44,6 +45,8 @@ def request(source: WorkloadSource, budget_bytes: int | None = None, **knobs: ob
         recipe=Recipe(**{"micro_batch_size": 8, **knobs}),
         device=device,
         budget_bytes=budget_bytes or device.total_bytes,
+        build_limit_s=LIMIT_S,
+        time_limit_s=LIMIT_S,
     )
 
 

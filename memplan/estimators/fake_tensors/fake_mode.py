@@ -28,6 +28,7 @@ class TraceFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch l
         super().__init__(allow_non_fake_inputs=True)
         self._results = results or ResultCache()
         self.draws = draws or RandomDraws()
+        self.kept_by_libraries: dict[str, torch.Tensor] = {}  # from the first use to the end of the process
 
     def run(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator on fake tensors."""

@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 _KEY = "AutogradCPU"
 
 
-def install_cuda_operators(capability: tuple[int, int]) -> None:
+def install_cuda_operators(capability: tuple[int, int], sm_count: int | None) -> None:
     """Replace composite operators by their CUDA implementations, for the rest of this process.
 
     Args:
         capability: compute capability of the card.
+        sm_count: its multiprocessors; None where only its memory is known.
     """
     kernels = KernelOverrides(_KEY)
     replacements: dict[str, Callable[..., Any]] = {
@@ -41,7 +42,7 @@ def install_cuda_operators(capability: tuple[int, int]) -> None:
         "_pad_packed_sequence": pad,
         "lstm_cell": lstm_cell,
         "gru_cell": gru_cell,
-        **recurrences(),
+        **recurrences(sm_count),
         **softmaxes(),
     }
     for name, function in replacements.items():

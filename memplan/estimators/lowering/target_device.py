@@ -28,7 +28,7 @@ _ASSUMED_CAPABILITY = (8, 0)
 _FLEX_ATTENTION = FlexAttention()  # installed for the rest of the process, like all that lowers it
 
 # Class of a module -> workspace whose size cuDNN chooses at run time.
-_UNCOUNTED_MODULES = dict.fromkeys(("LSTM", "GRU", "RNN"), "cuDNN RNN workspace")
+_UNCOUNTED_MODULES = {"RNN": "cuDNN RNN workspace"}
 _FASTEST_ALGORITHMS = (
     "what algorithms take that cuDNN finds faster than those it proposes first (benchmark mode), which only a run shows"
 )
@@ -41,7 +41,7 @@ def lower_to(device: DeviceSpec) -> None:
     capability = _lowered_capability(device)
     take_fast_path(capability)
     if capability is not None:
-        install_cuda_operators(capability)
+        install_cuda_operators(capability, device.sm_count)
         CudaAutocast().install()
         redirect_cuda_autocast()
         _FLEX_ATTENTION.install()

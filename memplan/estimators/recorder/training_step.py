@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from memplan.errors import WorkloadError
 from memplan.estimators.absent_card.card_answers import runs_multi_tensor
+from memplan.estimators.lowering.cudnn_recurrence import flatten_weights
 from memplan.estimators.recorder.fake_model import auxiliary_tensors, unregistered_tensors
 from memplan.estimators.recorder.step_growth import growth_notes, later_state_note
 from memplan.estimators.recorder.user_calls import call_evaluation, call_user
@@ -29,7 +31,6 @@ from memplan.units import format_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from torch import nn
     from torch.optim import Optimizer
 
     from memplan.estimators.recorder.recording import Recording
@@ -176,9 +177,18 @@ class TracedStep:
                     self._ledger.track_all(
                         (tensor, *auxiliary_tensors(tensor)), component, module=module_name, operator=name
                     )
+            if self._on_cuda and isinstance(module, nn.RNNBase):
+                self._flatten_weights(module, module_name)
         if not self._on_cuda:  # moving a model to a card leaves these on the host
             unregistered = unregistered_tensors(self._model)
             self._ledger.track_all(unregistered, Component.BUFFERS, module="", operator="attribute")
+
+    def _flatten_weights(self, layers: nn.RNNBase, module_name: str) -> None:
+        parts = [each.data for each in layers.parameters(recurse=False)]
+        buffer = flatten_weights(layers)
+        if buffer is not None:  # before what it was copied from is freed
+            self._ledger.track(buffer, Component.PARAMETERS, module=module_name, operator="weights")
+        parts.clear()
 
     def _placed_modules(self) -> list[tuple[str, nn.Module]]:
         """Return the modules by name; a card gets each after its children (``nn.Module._apply``)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memplan.devices.card_catalogue import CARD_ROWS
-from memplan.devices.card_context import context_bytes, context_range_bytes
+from memplan.devices.card_context import context_bytes, context_of_products_bytes, context_range_bytes
 from memplan.devices.cards import card_of_size, find_card
 from memplan.units import MIB
 
@@ -16,6 +16,13 @@ def test_what_trainings_took_on_an_h100_lies_within_the_range(measured_mib: int)
     low, high = context_range_bytes(device.compute_capability, device.sm_count)
     assert low <= measured_mib * MIB <= high
     assert device.context_bytes == pytest.approx(767 * MIB, abs=MIB)
+
+
+def test_of_an_h100_the_first_product_adds_half_a_kib_for_each_thread() -> None:
+    device = find_card("h100")
+    assert device.context is not None
+    assert device.context.of_products_bytes == 132 * MIB
+    assert context_of_products_bytes((8, 0), 108) == 0
 
 
 @pytest.mark.parametrize(

@@ -188,6 +188,15 @@ def test_what_exceeds_a_card_is_replayed_under_its_limit(total_mib: int, outcome
     assert estimate(made, micro_batch_size=1, device=card).outcome is outcome
 
 
+@pytest.mark.parametrize(("activation", "context_mib"), [(Component.WORKSPACES, 100), (Component.ACTIVATIONS, 70)])
+def test_a_step_without_a_product_has_less_of_a_context(activation: Component, context_mib: int) -> None:
+    size = replace(context(100, ContextBasis.CATALOGUE), of_products_bytes=30 * MIB)
+    card = DeviceSpec(name="card", kind=DeviceKind.CUDA, total_bytes=400 * MIB, context=size)
+    components = np.array([Component.PARAMETERS, activation, activation], dtype=np.int8)
+    made = replace(trace(replace(timeline(0, 1), components=components)), device_kind=DeviceKind.CUDA)
+    assert estimate(made, micro_batch_size=8, device=card).breakdown.context == context_mib * MIB
+
+
 def test_a_share_of_the_card_that_pytorch_may_take_limits_it_as_well() -> None:
     card = DeviceSpec(name="card", kind=DeviceKind.CUDA, total_bytes=400 * MIB, context=context(100))
     made = replace(trace(timeline(0, 1)), device_kind=DeviceKind.CUDA)
