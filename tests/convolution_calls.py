@@ -39,5 +39,24 @@ def call(
     )
 
 
+def square_call(
+    shape: tuple[int, int, int, int, int, int], kernel: Pass, dtype: str = "float32", *, channels_last: bool = False
+) -> Convolution:
+    """A padded convolution by samples, channels, side, outputs, window and stride."""
+    samples, inputs, side, outputs, window, stride = shape
+    padding = window // 2
+    made = (side + 2 * padding - window) // stride + 1
+    of_window = call(
+        (outputs, inputs, window, window),
+        kernel,
+        dtype,
+        input_shape=(samples, inputs, side, side),
+        output_shape=(samples, outputs, made, made),
+        channels_last=channels_last,
+        stride=stride,
+    )
+    return replace(of_window, padding=(padding, padding))
+
+
 def of_all_passes(convolution: Convolution, generation: Generation) -> tuple[int, ...]:
     return tuple(workspace_bytes(replace(convolution, kernel=each), generation) for each in Pass)

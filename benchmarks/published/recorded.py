@@ -35,7 +35,8 @@ _MEASURED = {
 def rows(folder: Path) -> Iterator[Row]:
     """Yield the rows of each recorded run that fitted an uncapped card of the catalogue.
 
-    On a card there are three, and two where the process's peak is over when it is read; on stubs, whose context is memplan's own estimate, two, of families of their own.
+    On a card there are three, and two where the process's peak is over when it is read; on stubs, whose context is
+    memplan's own estimate, two, of families of their own.
     """
     for record in values_in(folder, "records"):
         yield from _rows_of(record)

@@ -9,6 +9,7 @@ from memplan.devices.resolving import resolve_device
 from memplan.estimators.allocators.allocator_config import UNIT_BYTES
 from memplan.estimators.cudnn.asking import CudnnAnswers, CudnnQuestions, ask
 from memplan.estimators.temporaries.convolutions import Convolution, Pass
+from tests.convolution_calls import square_call
 
 pytestmark = pytest.mark.gpu
 
@@ -37,7 +38,7 @@ def multiprocessors() -> int:
 def test_the_workspace_is_the_one_that_was_answered(
     shape: tuple[int, ...], kernel: Pass, dtype: str, channels_last: bool
 ) -> None:
-    call = convolution(shape, kernel, dtype, channels_last=channels_last)
+    call = square_call(shape, kernel, dtype, channels_last=channels_last)
     found = answers(CudnnQuestions(capability=capability_for(dtype), sm_count=multiprocessors(), convolutions=(call,)))
     (answered,) = found.workspace_bytes
     assert answered is not None
@@ -54,7 +55,7 @@ def test_in_benchmark_mode_the_first_call_takes_the_largest_workspace_that_was_p
     shape: tuple[int, ...], kernel: Pass, dtype: str, channels_last: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
-    call = convolution(shape, kernel, dtype, channels_last=channels_last)
+    call = square_call(shape, kernel, dtype, channels_last=channels_last)
     found = answers(
         CudnnQuestions(capability=capability_for(dtype), sm_count=multiprocessors(), convolutions=(), searched=(call,))
     )
@@ -79,23 +80,6 @@ def answers(questions: CudnnQuestions) -> CudnnAnswers:
     if not isinstance(found, CudnnAnswers):
         pytest.skip(f"cuDNN cannot be asked here: {found}")
     return found
-
-
-def convolution(shape: tuple[int, ...], kernel: Pass, dtype: str, *, channels_last: bool) -> Convolution:
-    samples, inputs, side, outputs, window, stride = shape
-    padding = window // 2
-    made = (side + 2 * padding - window) // stride + 1
-    return Convolution(
-        kernel=kernel,
-        input_shape=(samples, inputs, side, side),
-        weight_shape=(outputs, inputs, window, window),
-        output_shape=(samples, outputs, made, made),
-        dtype=dtype,
-        channels_last=channels_last,
-        stride=(stride, stride),
-        padding=(padding, padding),
-        dilation=(1, 1),
-    )
 
 
 def workspace_on_card(call: Convolution) -> int:

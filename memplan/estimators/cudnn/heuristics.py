@@ -23,7 +23,7 @@ from memplan.estimators.cudnn.library import Attribute, CudnnError, Descriptor, 
 from memplan.estimators.cudnn.product_library import find_every_product
 from memplan.estimators.temporaries.card_generations import Generation
 from memplan.estimators.temporaries.convolutions import Pass
-from memplan.estimators.temporaries.divided_tiles import ClusterKernel, parts_bytes
+from memplan.estimators.temporaries.divided_tiles import ClusterKernel, workspace_on_card
 from memplan.estimators.temporaries.engines_for_cards import depthwise_bytes
 
 if TYPE_CHECKING:
@@ -50,9 +50,8 @@ _MOST_NOTES, _MOST_PROPOSALS = 32, 64
 _LARGE_HOPPER_SM_COUNT = 132
 _TILE, _WORKSPACE = "CUDNN_KNOB_TYPE_TILE_SIZE", "CUDNN_KNOB_TYPE_WORKSPACE"
 _ROWS_OF_CLUSTER, _COLUMNS_OF_CLUSTER = "CUDNN_KNOB_TYPE_TILE_CGA_M", "CUDNN_KNOB_TYPE_TILE_CGA_N"
-# By the workspaces of an H100; what other numbers stand for is not known.
-_TILES = {0: (128, 128), 1: (64, 128), 3: (256, 128), 5: (64, 64)}
-_MOST_TOLD_PARTS_BYTES = 8_000_000
+# Rows and columns, by the workspaces of an H100 and of 448 answers; what other numbers stand for is not known.
+_TILES = {0: (128, 128), 1: (128, 64), 3: (256, 128), 4: (256, 64), 5: (64, 64), 7: (64, 128), 9: (64, 256)}
 
 # What cuDNN wants to know of a device. Of these the answers for 1,674 convolutions in single precision on Ampere depend
 # on the compute capability alone (9.19: every other figure here was changed, one at a time), and on Turing on the
@@ -91,12 +90,13 @@ class Engine:
     knobs: Mapping[str, int]
 
     @property
-    def divides_tiles_of(self) -> ClusterKernel | None:
-        """The kernel whose last tiles the engine divides; None where it divides none, or its tile is not known."""
+    def cluster_kernel(self) -> ClusterKernel | None:
+        """The kernel that it runs in clusters; None where it runs none, or its tile is not known."""
         tile = _TILES.get(self.knobs.get(_TILE, -1))
-        if tile is None or _ROWS_OF_CLUSTER not in self.knobs or self.knobs.get(_WORKSPACE) != 0:
+        if tile is None or not {_WORKSPACE, _ROWS_OF_CLUSTER}.issubset(self.knobs):
             return None
-        return ClusterKernel(tile=tile, cluster_blocks=self.knobs[_ROWS_OF_CLUSTER] * self.knobs[_COLUMNS_OF_CLUSTER])
+        cluster = self.knobs[_ROWS_OF_CLUSTER], self.knobs[_COLUMNS_OF_CLUSTER]
+        return ClusterKernel(tile=tile, cluster=cluster, may_divide=self.knobs[_WORKSPACE] == 0)
 
 
 def check_known(capability: tuple[int, int], version: str) -> None:
@@ -147,7 +147,8 @@ class Heuristics:
         found: list[int] = []
         for mode in (_INSTANT, _FALLBACK):
             with suppress(CudnnError):
-                found += map(_workspace_bytes, self._proposals(convolution, mode, at_most=_MOST_PROPOSALS))
+                proposed = self._proposals(convolution, mode, at_most=_MOST_PROPOSALS)
+                found += (self._bytes_on_card(convolution, each) for each in proposed)
         return max(found, default=None)
 
     def _first_proposals_bytes(self, convolution: Convolution) -> int | None:
@@ -155,32 +156,21 @@ class Heuristics:
         for mode in (_INSTANT, _FALLBACK):
             with suppress(CudnnError):
                 for first in self._proposals(convolution, mode, at_most=at_most):
-                    return self._divided_bytes(convolution, mode, first)
+                    return self._bytes_on_card(convolution, first)
         return None
 
-    def _divided_bytes(self, convolution: Convolution, mode: int, first: Descriptor) -> int:
-        """Return the workspace of a proposal; on Hopper with the parts of tiles that run on the card.
-
-        What the parts come on top of is the least that the same engine is told to take.
-        """
-        told_bytes = _workspace_bytes(first)
-        if self._generation is not Generation.HOPPER or told_bytes == 0:
+    def _bytes_on_card(self, convolution: Convolution, proposed: Descriptor) -> int:
+        """Return the workspace of a proposal; on Hopper with the parts of tiles that run on the card."""
+        told_bytes = _workspace_bytes(proposed)
+        if self._generation is not Generation.HOPPER:
             return told_bytes
-        engine = self._engine(first)
-        kernel = None if engine is None else engine.divides_tiles_of
-        if engine is None or kernel is None:
+        engine = self._engine(proposed)
+        kernel = None if engine is None else engine.cluster_kernel
+        if kernel is None:
             return told_bytes
-        parts = parts_bytes(convolution, kernel, self._sm_count or _LARGE_HOPPER_SM_COUNT)
-        if parts is None:
-            return told_bytes
-        undivided = (
-            size
-            for each in self._proposals(convolution, mode, at_most=_MOST_PROPOSALS)
-            if told_bytes - _MOST_TOLD_PARTS_BYTES < (size := _workspace_bytes(each)) < told_bytes
-            and (other := self._engine(each)) is not None
-            and other.number == engine.number
-        )
-        return min(undivided, default=told_bytes) + parts
+        sm_count = self._sm_count or _LARGE_HOPPER_SM_COUNT
+        found = workspace_on_card(convolution, kernel, sm_count, told_bytes=told_bytes)
+        return told_bytes if found is None else found
 
     def _engine(self, config: Descriptor) -> Engine | None:
         """Return what a plan of a proposal would run; None where no plan can be made."""
