@@ -20,8 +20,8 @@ from memplan.estimators.figures import (
     figures_at,
     outcome_of,
     peaks_at,
+    peaks_with_searches,
     replay_under_limit,
-    search_peak_bytes,
 )
 from memplan.estimators.reserved_peak import ReservedPeaks
 from memplan.results import COMPONENTS, BreakdownBytes, ContextBasis, Estimate, OutcomeKind
@@ -222,8 +222,11 @@ class _SizedStep:
         return _on_the_line(small, large, at=(self.micro_batch_size - low) / (high - low))
 
     def search_peak_bytes(self) -> int | None:
-        """Return what is alive at most while cuDNN searches for algorithms; None between two traced sizes."""
-        return None if self.timeline is None else search_peak_bytes(self.timeline, self.micro_batch_size)
+        """Return what is reserved at most with cuDNN's search for algorithms; None between two traced sizes."""
+        if self.timeline is None:
+            return None
+        peaks = peaks_with_searches(self.timeline, self.micro_batch_size, self.allocators.cuda)
+        return None if peaks is None else peaks.peak_reserved_bytes
 
     def drawn(self) -> DrawnSteps | None:
         """Return what steps on batches drawn at random hold; None where batches are alike, and on the CPU."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -148,21 +148,29 @@ def replay_under_limit(
     return replay_events(events, config, limit_bytes=limit_bytes, dispensable=workspaces)
 
 
-def search_peak_bytes(timeline: Timeline, micro_batch_size: int) -> int | None:
-    """Return the largest sum of requests alive while cuDNN searches for algorithms; None where that is not known.
+def peaks_with_searches(timeline: Timeline, micro_batch_size: int, config: AllocatorConfig) -> AllocatorPeaks | None:
+    """Replay the timeline with what cuDNN takes to search for algorithms; None where that is not known.
 
-    A search takes one block beside what is alive when its convolution first runs, and PyTorch then empties the cache
-    (``get_plans_from_find`` in ``Conv_v8.cpp``). On a card without so much room it leaves out algorithms that take more
-    than is free, which is not counted.
+    A search takes a block when its convolution first runs, and PyTorch then empties the cache (``get_plans_from_find``
+    in ``Conv_v8.cpp``). On a card without so much room it leaves out algorithms that take more than is free, which is
+    not counted.
     """
     if timeline.searches is None:
         return None
-    sizes = timeline.block_bytes(micro_batch_size)[timeline.event_blocks]
-    changes = np.where(timeline.event_allocates, sizes, -sizes)
-    alive_before = np.cumsum(changes) - changes
     searches = timeline.searches
-    found = alive_before[timeline.allocations[searches.blocks]] + searches.block_bytes(micro_batch_size)
-    return int(found.max(initial=0))
+    sizes = searches.block_bytes(micro_batch_size).astype(np.int64)
+    taken = np.flatnonzero(sizes > 0)
+    events = events_at(timeline, micro_batch_size)
+    at = np.searchsorted(events.positions, timeline.allocations[searches.blocks[taken]])
+    blocks = np.arange(events.block_bytes.size, events.block_bytes.size + taken.size, dtype=events.blocks.dtype)
+    requests = np.stack([sizes[taken], np.zeros_like(sizes[taken])], axis=1)
+    searched = replace(
+        events,
+        blocks=np.insert(events.blocks, at.repeat(2), blocks.repeat(2)),
+        requests_bytes=np.insert(events.requests_bytes, at.repeat(2), requests.ravel()),
+        cache_returns=tuple(each + 2 * int(np.count_nonzero(at <= each)) for each in events.cache_returns),
+    )
+    return replay_events(searched, config)
 
 
 def outcome_of(peaks: AllocatorPeaks) -> OutcomeKind:

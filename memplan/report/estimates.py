@@ -55,8 +55,8 @@ def estimates_view(estimates: Sequence[Estimate]) -> RenderableType:
 
 
 def _searches_beyond_peaks(estimates: Sequence[Estimate]) -> bool:
-    """Whether the first step allocates more for cuDNN's search for algorithms than any later one, in some recipe."""
-    return any((each.peak_search_bytes or 0) > each.peak_allocated_bytes for each in estimates)
+    """Whether the first step reserves more for cuDNN's search for algorithms than any later one, in some recipe."""
+    return any((each.peak_search_bytes or 0) > each.peak_reserved_bytes for each in estimates)
 
 
 def _legend_of_drawn(drawn: Sequence[DrawnSteps]) -> Iterator[str]:
@@ -72,7 +72,7 @@ def _legend(estimates: Sequence[Estimate]) -> Iterator[str]:
     """Say how recipes are written, and how far the process peaks may be off where something leaves them open."""
     yield f"recipe: precision, {RECIPE_SIZES}"
     if _searches_beyond_peaks(estimates):
-        yield "search: allocated in the first step while cuDNN tries its algorithms (benchmark mode), if there is room"
+        yield "search: reserved in the first step while cuDNN tries its algorithms (benchmark mode), if there is room"
     yield from _legend_of_drawn([each.drawn for each in estimates if each.drawn and each.fragments])
     if any(each.outcome is OutcomeKind.ALLOCATOR_RETRIES for each in estimates):
         short = outcome_text(OutcomeKind.ALLOCATOR_RETRIES)

@@ -60,9 +60,9 @@ class Estimate(ShownAsPrinted):
         breakdown: components of the process peak.
         peak_phase: part of the step in which the allocated peak falls.
         method: how the figures were obtained, e.g. ``fake-tensor trace``.
-        peak_search_bytes: largest sum of requests alive while cuDNN searches for algorithms in the first step
-            (benchmark mode), on a card with as much room; in none of the other peaks. None where it does not search, or
-            was not asked.
+        peak_search_bytes: reserved peak with what cuDNN takes to search for algorithms in the first step (benchmark
+            mode), on a card with as much room; in none of the other peaks. None where it does not search, or was not
+            asked.
         outcome: how it ends on the device with nothing else on it: fits, out of memory, or allocator retries, where a
             request is met only once cached memory was returned to the driver.
         context_basis: where the figure for the context comes from; None where there is none.
@@ -113,12 +113,12 @@ class Estimate(ShownAsPrinted):
     def __str__(self) -> str:
         """Write the peaks in one line each, as ``print`` shows them in a notebook."""
         searched_bytes = self.peak_search_bytes or 0
-        searches = searched_bytes > self.peak_allocated_bytes
-        searched = f"peak of cuDNN's search: {format_bytes(searched_bytes)}, first step\n" if searches else ""
+        searches = searched_bytes > self.peak_reserved_bytes
+        searched = f"peak reserved for cuDNN's search: {format_bytes(searched_bytes)}, first step\n" if searches else ""
         return (
             f"{self.workload_name} on {self.device_name}, {self.recipe}\n"
-            f"peak allocated: {format_bytes(self.peak_allocated_bytes)}, {self.peak_phase}\n{searched}"
-            f"peak reserved: {format_bytes(self.peak_reserved_bytes)}\n"
+            f"peak allocated: {format_bytes(self.peak_allocated_bytes)}, {self.peak_phase}\n"
+            f"peak reserved: {format_bytes(self.peak_reserved_bytes)}\n{searched}"
             f"peak process: {format_bytes(self.peak_process_bytes)}, {self.utilisation:.0%} of "
             f"{format_bytes(self.device_total_bytes)}{'' if self.outcome is OutcomeKind.FITS else f': {self.outcome}'}"
         )

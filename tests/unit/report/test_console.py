@@ -290,11 +290,11 @@ def test_a_note_on_some_recipes_names_them() -> None:
 
 def test_a_search_that_takes_more_than_later_steps_has_a_column() -> None:
     plain = estimate(600, Recipe(micro_batch_size=8))
-    searching = replace(plain, peak_search_bytes=plain.peak_allocated_bytes + 300 * MIB)
+    searching = replace(plain, peak_search_bytes=plain.peak_reserved_bytes + 300 * MIB)
     said = rendered(estimates_view([searching]))
     assert "800.0 MiB" in said
-    assert "search: allocated in the first step while cuDNN tries its algorithms" in " ".join(said.split())
-    smaller = replace(plain, peak_search_bytes=plain.peak_allocated_bytes)
+    assert "search: reserved in the first step while cuDNN tries its algorithms" in " ".join(said.split())
+    smaller = replace(plain, peak_search_bytes=plain.peak_reserved_bytes)
     assert rendered(estimates_view([smaller])) == rendered(estimates_view([plain]))
 
 

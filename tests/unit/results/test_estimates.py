@@ -20,5 +20,5 @@ def test_an_estimate_is_printed_by_its_peaks() -> None:
 
 def test_a_search_that_takes_more_than_later_steps_is_printed_too() -> None:
     found = replace(estimate(600, Recipe(8)), peak_search_bytes=700 * MIB)
-    assert "peak of cuDNN's search: 700.0 MiB, first step" in str(found).split("\n")
+    assert "peak reserved for cuDNN's search: 700.0 MiB, first step" in str(found).split("\n")
     assert "search" not in str(replace(found, peak_search_bytes=500 * MIB))
