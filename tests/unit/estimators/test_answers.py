@@ -102,6 +102,18 @@ def test_a_search_for_algorithms_has_a_peak_of_its_own() -> None:
     assert estimate(trace(timeline(0, 1)), micro_batch_size=10, device=CPU).peak_search_bytes is None
 
 
+@pytest.mark.parametrize(("returns", "reserved_mib"), [([], 20 + 70 + 80), ([1, 3], 20 + 80)])
+def test_what_a_search_held_is_returned_before_the_next(returns: list[int], reserved_mib: int) -> None:
+    searches = SizedWorkspaces(
+        blocks=np.array([1, 2], dtype=np.int32),
+        numbers=np.array([0, 1]),
+        sizes=(1,),
+        bytes_at_sizes=np.array([[7.0], [8.0]]) * MIB,
+    )
+    both = replace(timeline(0, 1), searches=searches, cache_returns=np.array(returns, dtype=np.int32))
+    assert estimate(trace(both), micro_batch_size=10, device=CPU).peak_search_bytes == reserved_mib * MIB
+
+
 def test_what_a_search_had_returned_is_not_held_beside_later_blocks() -> None:
     """Weights in a segment of 20 MiB, and activations of 20 and 40 MiB, one after the other."""
     plain = replace(timeline(0, 0), size_terms=np.array([[4, 20, 40], [0, 0, 0], [0, 0, 0]]) * float(MIB))
