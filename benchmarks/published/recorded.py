@@ -58,11 +58,11 @@ def _rows_of(record: dict[str, Any]) -> Iterator[Row]:
         if peak is Peak.PROCESS and not has_process:
             continue
         yield Row(
-            key=f"{source}-{case.key}-{peak}",
+            key=f"{source}-{device}-{case.key}-{peak}",
             family=f"{source}-{peak}",
             model=case.key.rpartition("-")[0],
             workload=functools.partial(workload_of, case),
-            trace_key=f"truth {case.key}",
+            trace_key=f"truth {device} {case.key}",
             recipe=Recipe(
                 micro_batch_size=case.micro_batch_size,
                 precision=case.precision,
