@@ -105,7 +105,7 @@ def flatten_weights(layers: nn.RNNBase) -> torch.Tensor | None:
         buffer = weights[0].new_empty(sum(each.numel() for each in weights))
         parts = torch.split(buffer, [each.numel() for each in weights])
         for each, part in zip(weights, parts, strict=True):
-            each.data = part.view_as(each)
+            each.data = part.view_as(each).copy_(each)
     return buffer
 
 

@@ -120,7 +120,7 @@ def test_a_move_to_a_card_lays_the_weights_out_in_one_buffer() -> None:
     assert buffer is not None
     assert buffer.numel() == sum(each.numel() for each in values)
     assert {each.untyped_storage().data_ptr() for each in layers.parameters()} == {buffer.data_ptr()}
-    assert [each.shape for each in layers.parameters()] == [each.shape for each in values]
+    assert all(torch.equal(each, value) for each, value in zip(layers.parameters(), values, strict=True))
 
 
 def test_weights_of_a_type_without_such_kernels_are_left() -> None:
