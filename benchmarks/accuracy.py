@@ -32,7 +32,6 @@ from memplan.devices.cards import find_card
 from memplan.errors import MemplanError
 from memplan.estimators import StepTrace, estimate, trace_step
 from memplan.estimators.allocators.allocator_config import AllocatorConfig
-from memplan.estimators.allocators.caching_allocator import AllocatorPeaks
 from memplan.estimators.allocators.process_allocators import ProcessAllocators
 from memplan.estimators.figures import peaks_with_searches, replay_under_limit
 from memplan.results import Component, Estimate, OutcomeKind
@@ -47,14 +46,6 @@ if TYPE_CHECKING:
     from memplan.devices.cards import DeviceSpec
 
 HERE = Path(__file__).parent
-NO_SEARCH = AllocatorPeaks(
-    peak_requested_bytes=0,
-    peak_allocated_bytes=0,
-    peak_reserved_bytes=0,
-    peak_event_index=0,
-    alloc_retries=0,
-    ran_out_at=None,
-)
 LIBRARIES = ("torch", "transformers", "timm", "torchvision")
 
 
@@ -129,23 +120,21 @@ def predicted(row: Row) -> dict[str, Any]:
                 device=device,
                 allocators=ProcessAllocators(cuda=config),
             )
-            searched = searched_peaks(trace, size, config) if row.reads_first_step else NO_SEARCH
+            allocated_bytes, reserved_bytes = found.peak_allocated_bytes, reserved_on_card(trace, found, device, config)
+            timeline = trace.timeline_at(size) if row.reads_first_step else None
+            searched = None if timeline is None else peaks_with_searches(timeline, size, config)
+            if searched is not None:
+                allocated_bytes = max(allocated_bytes, searched.peak_allocated_bytes)
+                reserved_bytes = max(reserved_bytes, searched.peak_reserved_bytes)
             kept[str(size)] = {
-                "allocated_mib": max(found.peak_allocated_bytes, searched.peak_allocated_bytes) / MIB,
-                "reserved_mib": max(reserved_on_card(trace, found, device, config), searched.peak_reserved_bytes) / MIB,
+                "allocated_mib": allocated_bytes / MIB,
+                "reserved_mib": reserved_bytes / MIB,
                 "context_mib": found.breakdown.context / MIB,
             }
         kept |= {"method": found.method, "uncounted": found.uncounted}
     except MemplanError as error:
         kept["error"] = str(error)
     return {**kept, "seconds": round(time.monotonic() - started, 2)}
-
-
-def searched_peaks(trace: StepTrace, micro_batch_size: int, config: AllocatorConfig) -> AllocatorPeaks:
-    """Return the peaks with cuDNN's search for algorithms; those of nothing where it does not search."""
-    timeline = trace.timeline_at(micro_batch_size)
-    found = None if timeline is None else peaks_with_searches(timeline, micro_batch_size, config)
-    return NO_SEARCH if found is None else found
 
 
 def reserved_on_card(trace: StepTrace, found: Estimate, device: DeviceSpec, config: AllocatorConfig) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
-from published.recorded import workload_of
+from published.recorded import recipe_of, workload_of
 from record_files import values_in
 from truth_cases import Case
 
@@ -22,7 +22,6 @@ from memplan.devices.cards import find_card
 from memplan.estimators import trace_step
 from memplan.estimators.allocators.allocator_config import AllocatorConfig, SegmentOrder
 from memplan.estimators.figures import outcome_of, replay_under_limit
-from memplan.recipe import Recipe
 from memplan.results import OutcomeKind
 from memplan.units import GIB, MIB
 from memplan.workload import PickledWorkload
@@ -37,8 +36,7 @@ def predicted(case: Case, card: str, torch_version: str) -> AllocatorPeaks:
     """Replay a case's step on a card of which the allocator may hold a part."""
     payload = cloudpickle.dumps(workload_of(case))
     source = PickledWorkload(payload=payload, fingerprint=case.key, search_path=tuple(sys.path))
-    recipe = Recipe(micro_batch_size=case.micro_batch_size, precision=case.precision)
-    trace = trace_step(source, recipe, find_card(card))
+    trace = trace_step(source, recipe_of(case), find_card(card))
     config = AllocatorConfig(segment_order=SegmentOrder.of_torch(torch_version))
     assert case.cap_bytes is not None  # noqa: S101 - only these are asked about
     return replay_under_limit(trace.timelines[0], case.micro_batch_size, config, limit_bytes=case.cap_bytes)

@@ -63,13 +63,7 @@ def _rows_of(record: dict[str, Any]) -> Iterator[Row]:
             model=case.key.rpartition("-")[0],
             workload=functools.partial(workload_of, case),
             trace_key=f"truth {device} {case.key}",
-            recipe=Recipe(
-                micro_batch_size=case.micro_batch_size,
-                precision=case.precision,
-                accumulation_steps=case.accumulation_steps,
-                activation_checkpointing=case.activation_checkpointing,
-                world_size=case.replicas,
-            ),
+            recipe=recipe_of(case),
             device=device,
             allocator_settings=case.allocator_settings or "",
             reads_first_step=True,
@@ -82,6 +76,17 @@ def _rows_of(record: dict[str, Any]) -> Iterator[Row]:
 
 def _context_bytes(record: dict[str, Any]) -> int:
     return int(record["process_after_last_step_bytes"] - record["reserved_after_last_step_bytes"])
+
+
+def recipe_of(case: Case) -> Recipe:
+    """Return the setting of the recorded step."""
+    return Recipe(
+        micro_batch_size=case.micro_batch_size,
+        precision=case.precision,
+        accumulation_steps=case.accumulation_steps,
+        activation_checkpointing=case.activation_checkpointing,
+        world_size=case.replicas,
+    )
 
 
 def workload_of(case: Case) -> Workload:

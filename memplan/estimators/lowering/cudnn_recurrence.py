@@ -128,8 +128,7 @@ def _recurrence(  # noqa: PLR0917 - the operator's own signature
         _keep_dropout_state(sequence, dropout_state_bytes)
     steps, sequences = sequence.shape[:2]
     padded = (steps, sequences, layers, 2 if bidirectional else 1)
-    call = _call(kind, padded, sequence, states, weights)
-    output, *last = _run(call if train else None, sequence, states, weights, bidirectional=bidirectional)
+    output, *last = _run(_call(kind, padded, sequence, states, weights), sequence, states, weights, train=train)
     return (output.transpose(0, 1) if batch_first else output, *last)
 
 
@@ -153,8 +152,7 @@ def _packed_recurrence(  # noqa: PLR0917 - the operator's own signature
     if dropout > 0 and train:
         _keep_dropout_state(data, dropout_state_bytes)
     padded = (len(batch_sizes), _listed(states)[0].shape[1], layers, 2 if bidirectional else 1)
-    call = _call(kind, padded, data, states, weights)
-    return _run(call if train else None, data, states, weights, bidirectional=bidirectional)
+    return _run(_call(kind, padded, data, states, weights), data, states, weights, train=train)
 
 
 def _keep_dropout_state(sequence: torch.Tensor, size_bytes: int) -> None:
@@ -190,18 +188,17 @@ def _listed(states: torch.Tensor | list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _run(
-    call: RecurrentCall | None,
+    call: RecurrentCall,
     sequence: torch.Tensor,
     states: torch.Tensor | list[torch.Tensor],
     weights: list[torch.Tensor],
     *,
-    bidirectional: bool,
+    train: bool,
 ) -> tuple[torch.Tensor, ...]:
-    """Run all layers; outside training, where no call is given, without what a card takes for them."""
+    """Run all layers; outside training without what cuDNN takes for them."""
     first = _listed(states)
-    directions = 2 if bidirectional else 1
     made: tuple[torch.Tensor, ...] = _Recurrence.apply(  # type: ignore[no-untyped-call]  # untyped in torch
-        call, directions, sequence, len(first), *first, *weights
+        call if train else None, call.directions, sequence, len(first), *first, *weights
     )
     return made
 
