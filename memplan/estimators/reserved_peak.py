@@ -2,8 +2,8 @@
 
 While nothing limits the allocator and nothing is returned to the driver, what it holds only grows, and its pools, two
 for each stream, know nothing of each other. The reserved peak is then what each pool holds at the end, and a pool that
-sees the same requests again holds the same again. Expandable segments, blocks that are never split and events between
-which cached memory is returned are replayed in full.
+sees the same requests again holds the same again. Replayed in full are expandable segments, blocks that are never
+split, events between which cached memory is returned, and torch before 2.12, whose pools share ranges of addresses.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from memplan.estimators.allocators.allocator_config import UNIT_BYTES
+from memplan.estimators.allocators.allocator_config import UNIT_BYTES, SegmentOrder
 from memplan.estimators.allocators.caching_allocator import rounded_units
-from memplan.estimators.allocators.segment_addresses import addresses_from
+from memplan.estimators.allocators.segment_addresses import RisingAddresses
 from memplan.estimators.allocators.segment_pools import SMALL_REQUEST_UNITS, DriverMemory, SegmentPool
 from memplan.estimators.figures import replay_events
 
@@ -36,7 +36,8 @@ class ReservedPeaks:
 
     def __init__(self, config: AllocatorConfig) -> None:
         self._config = config
-        self._is_plain = not config.expandable_segments and config.max_split_size_bytes is None
+        has_plain_segments = not config.expandable_segments and config.max_split_size_bytes is None
+        self._is_plain = has_plain_segments and config.segment_order is SegmentOrder.AGE
         self._known: dict[bytes, int] = {}
 
     def of(self, events: Events) -> int:
@@ -69,7 +70,7 @@ class ReservedPeaks:
     def _replayed(self, block_ids: npt.NDArray[np.int32], units: npt.NDArray[np.int64], *, small: bool) -> int:
         """Return what one pool holds after these events, all sizes in units of 512 bytes."""
         driver, config = DriverMemory(), self._config
-        pool = SegmentPool(driver, config, small=small, addresses=addresses_from(0, config.segment_order))
+        pool = SegmentPool(driver, config, small=small, addresses=RisingAddresses())
         take, put = pool.take, pool.put  # looked up once: the loop runs for every event of every size
         live: dict[int, tuple[int, int]] = {}
         for block, size in zip(block_ids.tolist(), units.tolist(), strict=True):

@@ -17,7 +17,7 @@ import numpy as np
 from memplan.errors import TraceError
 from memplan.estimators.allocators.allocator_config import SMALL_SEGMENT_BYTES, UNIT_BYTES, AllocatorConfig
 from memplan.estimators.allocators.expandable_segments import ExpandablePool
-from memplan.estimators.allocators.segment_addresses import POOL_UNITS, addresses_from
+from memplan.estimators.allocators.segment_addresses import POOL_UNITS, AddressesFrom, addresses_by
 from memplan.estimators.allocators.segment_pools import (
     SMALL_REQUEST_UNITS,
     AgeingSegmentPool,
@@ -93,7 +93,7 @@ class CachingAllocator:
         listener: Callable[[str, int, int], None] | None = None,
         addresses: SegmentAddresses | None = None,
     ) -> None:
-        self._addresses = addresses
+        self._addresses = addresses or addresses_by(config.segment_order)
         self.driver = DriverMemory(listener)
         self.alloc_retries = 0
         self._config = config
@@ -140,7 +140,7 @@ class CachingAllocator:
                 ExpandablePool(driver, config, page=small_page, first_address=round_up(begin + 1, small_page)),
                 ExpandablePool(driver, config, page=large_page, first_address=round_up(middle, large_page)),
             )
-        of_small, of_large = (self._addresses or addresses_from(each, config.segment_order) for each in (begin, middle))
+        of_small, of_large = (AddressesFrom(each, self._addresses) for each in (begin, middle))
         small = SegmentPool(driver, config, small=True, addresses=of_small)
         if stream != DEFAULT_STREAM or not config.garbage_collection_threshold or self._limit_bytes is None:
             return small, SegmentPool(driver, config, small=False, addresses=of_large)

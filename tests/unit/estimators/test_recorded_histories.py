@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from memplan.estimators.allocators.allocator_config import SMALL_SEGMENT_BYTES, UNIT_BYTES, SegmentOrder
 from memplan.estimators.allocators.caching_allocator import DEFAULT_CONFIG, CachingAllocator
-from memplan.estimators.allocators.segment_addresses import SPREAD_PAGE_UNITS
+from memplan.estimators.allocators.segment_addresses import SPREAD_PAGE_UNITS, addresses_by
 from memplan.estimators.allocators.snapshot import predicted_snapshot
 from memplan.units import MIB
 
@@ -107,4 +107,13 @@ def test_the_model_asks_the_driver_when_pytorch_did(history: dict[str, Any]) -> 
     by_address = history["order"] is SegmentOrder.ADDRESS
     addresses = RecordedAddresses(history["segment_addresses"]) if by_address else None
     recorded, asked = driver_requests(named(history), addresses)
+    assert asked == recorded
+
+
+BY_ADDRESS = [history for history in histories() if history["order"] is SegmentOrder.ADDRESS]
+
+
+@pytest.mark.parametrize("history", BY_ADDRESS, ids=lambda history: history["key"])
+def test_it_does_so_where_segments_lie_as_presumed(history: dict[str, Any]) -> None:
+    recorded, asked = driver_requests(named(history), addresses_by(SegmentOrder.ADDRESS))
     assert asked == recorded

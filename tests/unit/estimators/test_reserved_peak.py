@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memplan.estimators.allocators.allocator_config import AllocatorConfig
+from memplan.estimators.allocators.allocator_config import AllocatorConfig, SegmentOrder
 from memplan.estimators.figures import Events as SizedEvents
 from memplan.estimators.figures import replay_events
 from memplan.estimators.reserved_peak import ReservedPeaks
@@ -21,6 +21,7 @@ configs = st.builds(
     expandable_segments=st.booleans(),
     max_split_size_bytes=st.sampled_from([None, None, 32 * MIB]),
     roundup_power2_divisions=st.sampled_from([(0,) * 16, (4,) * 16]),
+    segment_order=st.sampled_from(SegmentOrder),
 )
 
 

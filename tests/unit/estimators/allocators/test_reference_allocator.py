@@ -32,9 +32,6 @@ class NaivePool:
     small: bool
     free: list[Block] = field(default_factory=list)
     unmapped: list[Block] = field(default_factory=list)
-    spare_addresses: list[range] = field(default_factory=list)  # in the order in which they were left over
-    lowest_address: int = LARGE_BASE
-    highest_address: int = 0
 
     def ordered(self) -> list[Block]:
         return sorted(self.free, key=lambda block: (block.size, block.address))
@@ -50,6 +47,8 @@ class NaiveAllocator:
         self.max_split = config.max_split_size_bytes or INFINITE
         self.pools = {True: NaivePool(small=True), False: NaivePool(small=False)}
         self.total = self.peak = self.retries = self.calls = 0
+        self.spare_addresses: list[range] = []  # in the order in which they were left over
+        self.lowest_address, self.highest_address = LARGE_BASE, 0
 
     def malloc(self, requested: int) -> Block:
         size = self.config.rounded_bytes(requested)
@@ -107,23 +106,24 @@ class NaiveAllocator:
             return None
         if self.config.expandable_segments:
             return self.grow(pool, size)
-        block = Block(self.place(pool, segment), segment)
+        block = Block(self.place(segment), segment)
         self.account(segment)
         return block
 
-    def place(self, pool: NaivePool, segment: int) -> int:
+    def place(self, segment: int) -> int:
         if self.config.segment_order is SegmentOrder.AGE:
-            pool.highest_address += segment
-            return pool.highest_address - segment
+            self.highest_address += segment
+            return self.highest_address - segment
         room = -(-segment // (2 * MIB)) * 2 * MIB
-        for spare in pool.spare_addresses:
+        for place in reversed(range(len(self.spare_addresses))):
+            spare = self.spare_addresses[place]
             if len(spare) >= room:
-                pool.spare_addresses[pool.spare_addresses.index(spare)] = spare[room:]
+                self.spare_addresses[place] = spare[room:]
                 return spare.start
-        end = pool.lowest_address
-        pool.lowest_address -= -(-room // (32 * MIB)) * 32 * MIB
-        pool.spare_addresses.append(range(pool.lowest_address + room, end))
-        return pool.lowest_address
+        end = self.lowest_address
+        self.lowest_address -= -(-room // (32 * MIB)) * 32 * MIB
+        self.spare_addresses.append(range(self.lowest_address + room, end))
+        return self.lowest_address
 
     def account(self, size: int) -> None:
         self.total += size

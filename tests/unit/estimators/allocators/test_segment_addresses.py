@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memplan.estimators.allocators.allocator_config import SegmentOrder
-from memplan.estimators.allocators.segment_addresses import POOL_UNITS, addresses_from
+from memplan.estimators.allocators.segment_addresses import POOL_UNITS, addresses_by
 
 MIB_UNITS = 2048
 
 
 def order(*sizes_mib: int, by: SegmentOrder = SegmentOrder.ADDRESS) -> list[int]:
     """Which of these segments lies lowest, which next, and so on."""
-    addresses = addresses_from(0, by)
+    addresses = addresses_by(by)
     placed = [addresses.place(size * MIB_UNITS) for size in sizes_mib]
     return sorted(range(len(placed)), key=placed.__getitem__)
 
@@ -35,14 +35,14 @@ def test_what_a_range_has_left_is_given_to_the_next_segment_that_fits() -> None:
     assert order(34, 20, 12, 12) == [2, 3, 0, 1]
 
 
-def test_of_two_ranges_with_room_the_older_is_taken() -> None:
-    assert order(34, 34, 20, 20) == [1, 3, 0, 2]
+def test_of_two_ranges_with_room_the_newer_is_taken() -> None:
+    assert order(34, 34, 20, 20) == [1, 2, 0, 3]
 
 
 @given(st.lists(st.integers(min_value=1, max_value=200), max_size=60), st.sampled_from(SegmentOrder))
-def test_no_two_segments_touch_and_all_lie_in_their_pool(sizes_mib: list[int], by: SegmentOrder) -> None:
-    addresses = addresses_from(POOL_UNITS, by)
+def test_no_two_segments_touch_and_none_lies_beyond_its_pool(sizes_mib: list[int], by: SegmentOrder) -> None:
+    addresses = addresses_by(by)
     placed = sorted((addresses.place(size * MIB_UNITS), size * MIB_UNITS) for size in sizes_mib)
     ends = [begin + size for begin, size in placed]
     assert all(end < begin for end, (begin, _) in zip(ends, placed[1:], strict=False))
-    assert all(POOL_UNITS < begin < 2 * POOL_UNITS for begin, _ in placed)
+    assert all(0 < begin < POOL_UNITS for begin, _ in placed)
