@@ -1,7 +1,7 @@
 """Concatenations whose parts Inductor's kernels write where they will lie, in a buffer that is there from the first on.
 
-``ConcatKernel`` in ``torch/_inductor/ir.py`` and ``cat`` in ``lowering.py`` (torch 2.13). Others are computed element
-by element, as part of the kernel that reads them.
+``ConcatKernel`` in ``torch/_inductor/ir.py`` and ``cat`` in ``lowering.py`` (torch 2.11 to 2.13). Others are computed
+element by element, as part of the kernel that reads them.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import fx
 from torch._inductor.utils import is_pointwise_use
+
+from memplan.estimators.lowering.torch_release import TORCH_RELEASE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -80,7 +82,10 @@ def parts_of(node: fx.Node) -> tuple[fx.Node, ...]:
 
 def has_buffer(node: fx.Node, parts: tuple[Part, ...]) -> bool:
     """Whether the parts of a concatenation are written into its buffer, rather than be computed where it is read."""
-    if len(parts) > MOST_PARTS_IN_KERNEL or any(_is_read_besides(node, each) for each in parts):
+    is_aware_of_readers = TORCH_RELEASE >= (2, 12)
+    if len(parts) > MOST_PARTS_IN_KERNEL or (
+        is_aware_of_readers and any(_is_read_besides(node, each) for each in parts)
+    ):
         return True
     needs_copy = [_COPY_OF in each.node.meta or not (each.is_realized and each.is_movable) for each in parts]
     joins_readers = any(needs_copy) and all(map(is_pointwise_use, node.users))

@@ -249,8 +249,10 @@ def _share_a_kernel(loop: tuple[int, int], node: fx.Node) -> bool:
 
 
 def _is_written_elsewhere(node: fx.Node, concatenation: fx.Node) -> bool:
-    """Whether a value has a buffer, or a layout that a library's operator asked for, before it is concatenated."""
+    """Whether a value has a buffer, or a layout that the caller or a library asked for, before it is concatenated."""
     if not is_joined(node) or is_view(node) or _mutates(node) or is_scatter(node):
+        return True
+    if any(each.op == "output" for each in node.users):
         return True
     asking = (each for each in node.users if each.op == "call_function" and not (is_joined(each) or is_view(each)))
     return any(each < concatenation for each in asking)

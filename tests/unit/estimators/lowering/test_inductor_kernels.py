@@ -149,14 +149,41 @@ def _buffers_of_places(launches: list[Launch]) -> dict[str, str]:
     return {node.name: place.buffer.name for each in launches for node, place in each.places.items()}
 
 
-def test_what_is_read_besides_is_written_into_the_concatenation_and_has_no_buffer_of_its_own() -> None:
-    def skipped(x: torch.Tensor) -> torch.Tensor:
-        wave = x.sin()
-        return torch.cat([wave, (wave.cos() @ x).cos()]) @ x
+def _of_release(monkeypatch: pytest.MonkeyPatch, release: tuple[int, int]) -> None:
+    from memplan.estimators.lowering import inductor_concatenation  # noqa: PLC0415 - imports Inductor
 
-    launches = _launches(skipped, SQUARE)
+    monkeypatch.setattr(inductor_concatenation, "TORCH_RELEASE", release)
+
+
+def _skipped(x: torch.Tensor) -> torch.Tensor:
+    wave = x.sin()
+    return torch.cat([wave, (wave.cos() @ x).cos()]) @ x
+
+
+def test_what_is_read_besides_is_written_into_the_concatenation_and_has_no_buffer_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _of_release(monkeypatch, (2, 12))
+    launches = _launches(_skipped, SQUARE)
     assert _buffers_of_places(launches) == {"sin": "cat", "cos_1": "cat"}
     assert _written(launches) == ["cos"]  # the concatenation's buffer is there from the first place on
+
+
+def test_before_torch_2_12_it_is_computed_again_in_the_concatenation(monkeypatch: pytest.MonkeyPatch) -> None:
+    _of_release(monkeypatch, (2, 11))
+    launches = _launches(_skipped, SQUARE)
+    assert not _buffers_of_places(launches)
+    assert _written(launches) == ["cos", "cat"]
+
+
+def test_a_part_that_the_caller_gets_has_a_buffer_and_is_copied_to_its_place() -> None:
+    def returned(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        wave = x.sin()
+        return wave, torch.cat([wave, (wave.exp() + wave.cos()) @ x])
+
+    launches = _launches(returned, SQUARE)
+    assert _buffers_of_places(launches) == {"clone_default": "cat", "clone_default_1": "cat"}
+    assert "sin" in _written(launches)
 
 
 def test_parts_of_one_reader_that_joins_them_have_no_buffer() -> None:
