@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,6 +19,7 @@ from memplan.estimators.lowering.inductor_concatenation import Part, Place, copy
 
 if TYPE_CHECKING:
     from torch import fx
+    from torch.fx.node import Argument
 
 _READS_IF_SHARED = 4  # realize_reads_threshold of torch/_inductor/config.py: what several read is written beyond these
 _READS = 8  # realize_acc_reads_threshold: so is what reads more buffers, whoever reads it
@@ -37,6 +39,8 @@ _REDUCTIONS = frozenset({
     "sum", "mean", "amax", "amin", "max", "min", "prod", "any", "argmax", "argmin", "var", "var_mean", "std", "cumsum",
     "cumprod", "logcumsumexp", "prepare_softmax_online",
 })  # fmt: skip
+_POOLS = frozenset({"avg_pool2d", "avg_pool3d", "_low_memory_max_pool_with_offsets"})
+_GRADIENTS_OF_POOLS = frozenset({"avg_pool2d_backward", "avg_pool3d_backward", "max_pool2d_with_indices_backward"})
 _SCATTERS = frozenset({"scatter", "scatter_add", "scatter_reduce", "index_put", "_unsafe_index_put"})
 _KEEPING_ORDER = frozenset({"view", "reshape", "_unsafe_view", "unsqueeze", "squeeze", "alias"})
 
@@ -124,6 +128,8 @@ class Values:
             or node in self._ending
             or _mutates(node)
             or len(inlined) > _OPERATORS
+            or _reads_windows(node)
+            or (len(reads) > 1 and any(_name(each) in _GRADIENTS_OF_POOLS for each in node.users))
             or len(reads) > (_READS_IF_SHARED if len(node.users) > 1 else _READS)
             or node in self._read_from_memory
         )
@@ -291,6 +297,26 @@ def _reduces_innermost(node: fx.Node, reduced: fx.Node) -> bool:
     if dims is None:
         return True
     return innermost in {each % value.dim() for each in (dims if isinstance(dims, list | tuple) else [dims])}
+
+
+def _reads_windows(node: fx.Node) -> bool:
+    """Whether each result is computed from so many elements that Inductor computes it once.
+
+    Of a pool these are the window's, more than are read anywhere else; of its gradient the windows that an element lies
+    in, where two take more than 30 operators.
+    """
+    if _name(node) in _POOLS:
+        return prod(_lengths(node.args[1])) > _READS
+    if _name(node) not in _GRADIENTS_OF_POOLS:
+        return False
+    window = _lengths(node.args[2])
+    stride = (_lengths(node.args[3]) if len(node.args) > 3 else ()) or window
+    return any(each > step for each, step in zip(window, stride, strict=True))
+
+
+def _lengths(given: Argument) -> tuple[int, ...]:
+    """Return the lengths of a window or of the steps that it takes, which an operator is given as a list."""
+    return tuple(each for each in given if isinstance(each, int)) if isinstance(given, list | tuple) else ()
 
 
 def _mutates(node: fx.Node) -> bool:

@@ -149,6 +149,27 @@ def _buffers_of_places(launches: list[Launch]) -> dict[str, str]:
     return {node.name: place.buffer.name for each in launches for node, place in each.places.items()}
 
 
+@pytest.mark.parametrize(("window", "is_written"), [(2, False), (3, True)])  # of 4 and 9 elements
+def test_a_pool_of_many_elements_is_computed_once_for_two_kernels(window: int, is_written: bool) -> None:
+    def pooled(x: torch.Tensor) -> torch.Tensor:
+        found = torch.nn.functional.avg_pool2d(x, window, stride=1).view(4, 4)
+        return found + found.sin() @ found.cos()
+
+    launches = _launches(pooled, torch.ones(1, 1, window + 3, window + 3))
+    assert ("avg_pool2d" in _written(launches)) is is_written
+
+
+@pytest.mark.parametrize(("window", "stride", "is_written"), [(2, 2, False), (3, 1, True)])
+def test_so_is_its_gradient_where_windows_overlap(window: int, stride: int, is_written: bool) -> None:
+    def spread(gradient: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        sizes = [window] * 2, [stride] * 2, [0, 0]
+        found = torch.ops.aten.avg_pool2d_backward(gradient, x, *sizes, False, True, None).view(4, 4)
+        return found + found.sin() @ x.view(4, 4)
+
+    launches = _launches(spread, torch.ones(1, 1, 2, 2), torch.ones(1, 1, 4, 4))
+    assert ("avg_pool2d_backward" in _written(launches)) is is_written
+
+
 def _of_release(monkeypatch: pytest.MonkeyPatch, release: tuple[int, int]) -> None:
     from memplan.estimators.lowering import inductor_concatenation  # noqa: PLC0415 - imports Inductor
 
