@@ -27,6 +27,7 @@ from memplan.estimators.absent_card.cuda_emulation import emulation_suspended
 from memplan.estimators.lowering.inductor_kernels import schedule
 from memplan.estimators.lowering.inductor_layouts import order_by_depthwise_weights, prefer_channels_last
 from memplan.estimators.lowering.inductor_values import owner_of
+from memplan.estimators.lowering.padded_products import products_padded
 from memplan.estimators.recorder.capture_context import as_if_compiling, forget_modules, name_modules
 from memplan.estimators.recorder.compiled_calls import UNFOLLOWED_NOTE, NotCapturableError, unwatched
 from memplan.estimators.recorder.function_call import FunctionCall
@@ -185,7 +186,7 @@ class CompiledGraphs:
         if any(getattr(graph, each.target).requires_grad for each in graph.graph.find_nodes(op="get_attr")):
             raise NotCapturableError("it trains a tensor that it was not given")
         values = [each.meta.get("val") for each in graph.graph.find_nodes(op="placeholder")]
-        with V.set_fake_mode(detect_fake_mode(values)):
+        with V.set_fake_mode(detect_fake_mode(values)), products_padded():
             joint_graph_passes(graph)
         parts = min_cut_rematerialization_partition(graph, inputs, compiler="inductor", **settings)
         forget_modules(parts[1])
