@@ -20,7 +20,7 @@ from memplan.estimators.fake_tensors.replaced import replaced
 from memplan.training.half_precision import HALF_TYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
 _TIMES_BOTH: Final = "_should_pad" if hasattr(pad_mm, "_should_pad") else "should_pad_bench"
 _ALIGNED_ELEMENTS: Final = 8  # of a half type, as get_alignment_size has it
@@ -30,28 +30,32 @@ _LEAST_INTENSITY: Final = 148
 
 
 @contextmanager
-def products_padded() -> Iterator[None]:
-    """Let Inductor pad what it is presumed to pad on a card, instead of timing it, while the context is open."""
+def products_padded(weight_lengths: Collection[int]) -> Iterator[None]:
+    """Let Inductor pad what it is presumed to pad on a card, instead of timing it, while the context is open.
+
+    Args:
+        weight_lengths: lengths that weights have. Others follow the micro-batch, and those of a trace are not those of
+            the sizes that it stands for: that they may not be aligned is not counted.
+    """
+
+    def is_faster(
+        _match: object, left: torch.Tensor, right: torch.Tensor, operator: object, *_: object, **__: object
+    ) -> bool:
+        if operator not in (torch.ops.aten.mm, torch.ops.aten.addmm) or left.dtype not in HALF_TYPES:
+            return False
+        rows, inner, columns = *left.shape, right.shape[1]
+        is_of_weight = any(each in weight_lengths and each % _ALIGNED_ELEMENTS for each in (inner, columns))
+        return is_of_weight and is_bound_by_arithmetic(rows, inner, columns)
+
     with (
         replaced(pad_mm, "check_device", lambda *_: True),
         replaced(pad_mm, "has_triton", lambda *_: True),
-        replaced(pad_mm, _TIMES_BOTH, _is_padded),
+        replaced(pad_mm, _TIMES_BOTH, is_faster),
     ):
         yield
 
 
-def _is_padded(
-    _match: object, left: torch.Tensor, right: torch.Tensor, operator: object, *_: object, **__: object
-) -> bool:
-    """Stand in for the comparison of times; what is matched and what is added are of no account."""
-    if operator not in (torch.ops.aten.mm, torch.ops.aten.addmm) or left.dtype not in HALF_TYPES:
-        return False
-    return is_padded(left.shape[0], left.shape[1], right.shape[1])
-
-
-def is_padded(rows: int, inner: int, columns: int) -> bool:
-    """Whether a product in a half type of ``(rows, inner)`` and ``(inner, columns)`` is padded."""
-    if not (inner % _ALIGNED_ELEMENTS or columns % _ALIGNED_ELEMENTS):
-        return False
+def is_bound_by_arithmetic(rows: int, inner: int, columns: int) -> bool:
+    """Whether a product of ``(rows, inner)`` and ``(inner, columns)`` takes a card longer than to read and write it."""
     elements = rows * inner + inner * columns + rows * columns
     return rows * inner * columns > _LEAST_INTENSITY * elements

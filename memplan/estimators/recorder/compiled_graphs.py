@@ -166,7 +166,7 @@ class CompiledGraphs:
             fw_compiler=functools.partial(self._lowered_forward, is_inference=False),
             bw_compiler=self._lowered_backward,
             inference_compiler=functools.partial(self._lowered_forward, is_inference=True),
-            partition_fn=self._partitioned,
+            partition_fn=functools.partial(self._partitioned, weight_count=call.weight_count),
             decompositions=select_decomp_table(),
             num_params_buffers=call.weight_count,
             keep_inference_input_mutations=True,
@@ -182,11 +182,14 @@ class CompiledGraphs:
             calls.clear()
         return _Graphs(run=run, result_rest=rests[0])
 
-    def _partitioned(self, graph: fx.GraphModule, inputs: Sequence[Any], **settings: Any) -> tuple[Any, Any]:
+    def _partitioned(
+        self, graph: fx.GraphModule, inputs: Sequence[Any], *, weight_count: int, **settings: Any
+    ) -> tuple[Any, Any]:
         if any(getattr(graph, each.target).requires_grad for each in graph.graph.find_nodes(op="get_attr")):
             raise NotCapturableError("it trains a tensor that it was not given")
         values = [each.meta.get("val") for each in graph.graph.find_nodes(op="placeholder")]
-        with V.set_fake_mode(detect_fake_mode(values)), products_padded():
+        weight_lengths = {length for each in values[:weight_count] for length in each.shape}
+        with V.set_fake_mode(detect_fake_mode(values)), products_padded(weight_lengths):
             joint_graph_passes(graph)
         parts = min_cut_rematerialization_partition(graph, inputs, compiler="inductor", **settings)
         forget_modules(parts[1])

@@ -23,7 +23,7 @@ def _products_of(left: tuple[int, int], right: tuple[int, int], dtype: torch.dty
     with FakeTensorMode() as mode:
         operands = torch.empty(left, dtype=dtype), torch.empty(right, dtype=dtype)
     graph = make_fx(torch.mm)(*operands)
-    with V.set_fake_mode(mode), products_padded():
+    with V.set_fake_mode(mode), products_padded({WORDS, WIDTH}):
         joint_graph_passes(graph)
     (product,) = graph.graph.find_nodes(op="call_function", target=torch.ops.aten.mm.default)
     return [tuple(each.meta["val"].shape) for each in product.args]
@@ -47,9 +47,13 @@ def test_in_single_precision_nothing_is_padded() -> None:
     assert _products_of((POSITIONS, WIDTH), (WIDTH, WORDS), torch.float32) == [(POSITIONS, WIDTH), (WIDTH, WORDS)]
 
 
-@pytest.mark.parametrize(("rows", "is_bound"), [(147, False), (149, True)])
-def test_a_product_that_is_bound_by_memory_is_not(rows: int, is_bound: bool) -> None:
-    from memplan.estimators.lowering.padded_products import is_padded  # noqa: PLC0415 - imports Inductor
+def test_lengths_that_follow_the_micro_batch_are_not_heeded() -> None:
+    odd = POSITIONS + 1
+    assert _products_of((WIDTH, odd), (odd, WIDTH), torch.bfloat16) == [(WIDTH, odd), (odd, WIDTH)]
 
-    endless = 10**9 + 1  # so that only the rows count, which every element of the others is multiplied with
-    assert is_padded(rows, endless, endless) is is_bound
+
+@pytest.mark.parametrize(("rows", "is_bound"), [(147, False), (149, True)])
+def test_few_rows_are_read_and_written_longer_than_multiplied(rows: int, is_bound: bool) -> None:
+    from memplan.estimators.lowering.padded_products import is_bound_by_arithmetic  # noqa: PLC0415 - imports Inductor
+
+    assert is_bound_by_arithmetic(rows, 10**9, 10**9) is is_bound  # so many that only the rows count
