@@ -82,10 +82,9 @@ def parts_of(node: fx.Node) -> tuple[fx.Node, ...]:
 
 def has_buffer(node: fx.Node, parts: tuple[Part, ...]) -> bool:
     """Whether the parts of a concatenation are written into its buffer, rather than be computed where it is read."""
-    is_aware_of_readers = TORCH_RELEASE >= (2, 12)
-    if len(parts) > MOST_PARTS_IN_KERNEL or (
-        is_aware_of_readers and any(_is_read_besides(node, each) for each in parts)
-    ):
+    if len(parts) > MOST_PARTS_IN_KERNEL:
+        return True
+    if TORCH_RELEASE >= (2, 12) and any(_is_read_besides(node, each) for each in parts):
         return True
     needs_copy = [_COPY_OF in each.node.meta or not (each.is_realized and each.is_movable) for each in parts]
     joins_readers = any(needs_copy) and all(map(is_pointwise_use, node.users))

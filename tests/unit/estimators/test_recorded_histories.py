@@ -102,15 +102,16 @@ def test_a_history_written_by_the_model_is_read_back_as_the_same_requests(steps:
     assert asked == recorded
 
 
-@pytest.mark.parametrize("history", histories(), ids=lambda history: history["key"])
+HISTORIES = histories()
+BY_ADDRESS = [history for history in HISTORIES if history["order"] is SegmentOrder.ADDRESS]
+
+
+@pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history["key"])
 def test_the_model_asks_the_driver_when_pytorch_did(history: dict[str, Any]) -> None:
     by_address = history["order"] is SegmentOrder.ADDRESS
     addresses = RecordedAddresses(history["segment_addresses"]) if by_address else None
     recorded, asked = driver_requests(named(history), addresses)
     assert asked == recorded
-
-
-BY_ADDRESS = [history for history in histories() if history["order"] is SegmentOrder.ADDRESS]
 
 
 @pytest.mark.parametrize("history", BY_ADDRESS, ids=lambda history: history["key"])
