@@ -1,5 +1,5 @@
 // The card that is not there: its figures, from the environment, and what each process holds of it. Size, compute
-// capability, multiprocessors, their threads and shared memory are the card's own; caches are an A100's on all.
+// capability, multiprocessors, their threads, shared memory and second cache are the card's own, all else an A100's.
 //
 // Every process writes the bytes it holds into a file named after it, so that the stubs of the runtime and of NVML, and
 // those of other processes, tell the same.
@@ -23,6 +23,7 @@ UNUSED int multiprocessors(void) { return atoi(getenv("STUB_MULTIPROCESSORS")); 
 UNUSED int threads_per_multiprocessor(void) { return atoi(getenv("STUB_THREADS_PER_MULTIPROCESSOR")); }
 UNUSED size_t shared_bytes_of_multiprocessor(void) { return (size_t)atol(getenv("STUB_SHARED_BYTES_OF_MULTIPROCESSOR")); }
 UNUSED size_t shared_bytes_of_block(void) { return (size_t)atol(getenv("STUB_SHARED_BYTES_OF_BLOCK")); }
+UNUSED int cache_bytes(void) { return atoi(getenv("STUB_CACHE_BYTES")); }
 UNUSED int capability_major(void) { return atoi(getenv("STUB_CAPABILITY")) / 10; }
 UNUSED int capability_minor(void) { return atoi(getenv("STUB_CAPABILITY")) % 10; }
 UNUSED const char *usage_folder(void) { return getenv("STUB_FOLDER"); }

@@ -226,7 +226,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *card, int device) {
   card->sharedMemPerBlockOptin = shared_bytes_of_block();
   card->sharedMemPerMultiprocessor = shared_bytes_of_multiprocessor();
   card->reservedSharedMemPerBlock = 1 << 10;
-  card->l2CacheSize = 40 << 20;
+  card->l2CacheSize = cache_bytes();
   card->totalConstMem = 64 << 10;
   card->textureAlignment = 512;
   card->unifiedAddressing = card->managedMemory = card->concurrentKernels = card->cooperativeLaunch = 1;

@@ -8,8 +8,8 @@ the host's code, the card's properties and cuDNN's heuristics. None of this need
 allocated and reserved bytes are PyTorch's own, but there is no time, and no value that a kernel would compute: losses
 and all that depends on values are arbitrary, but for those that ``values.py`` tells to ``truth.py``. The context is
 memplan's own estimate, cuBLASLt and batch normalisation take no workspace, and recurrent layers and CTC end with an
-error. Of the card its size, capability, multiprocessors and shared memory are told; the rest is an A100's. Nothing that
-this prints was measured on a card.
+error. Of the card its size, capability, multiprocessors, shared memory and second cache are told; the rest is an
+A100's. Nothing that this prints was measured on a card.
 
 Needs Linux on x86-64, gcc, binutils, a build of PyTorch for CUDA 12 or 13 with NVIDIA's libraries from pip, and the
 headers of CUDA's compiler (``--include``, where they are not in /usr/local/cuda/include). PyTorch 2.10, for CUDA 12,
@@ -33,6 +33,7 @@ from memplan.devices.card_context import context_bytes, threads_per_multiprocess
 from memplan.devices.cards import DeviceSpec, find_card
 from memplan.estimators.cudnn.asking import library_folders
 from memplan.estimators.cudnn.heuristics import device_description
+from memplan.estimators.lowering.inductor_card import inductor_card
 from memplan.units import KIB
 
 HERE = Path(__file__).parent
@@ -122,6 +123,7 @@ def described(card: DeviceSpec, cudnn: Path) -> dict[str, str]:
         "STUB_THREADS_PER_MULTIPROCESSOR": str(threads),
         "STUB_SHARED_BYTES_OF_MULTIPROCESSOR": str(of_multiprocessor),
         "STUB_SHARED_BYTES_OF_BLOCK": str(of_block),
+        "STUB_CACHE_BYTES": str(inductor_card(card.compute_capability, card.sm_count).cache_bytes),
         "STUB_FOLDER": tempfile.mkdtemp(prefix="cuda-stubs-"),
         "STUB_CUDNN": str(cudnn),
         "STUB_CUDNN_DEVICE": json.dumps(device),

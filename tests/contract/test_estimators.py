@@ -421,7 +421,7 @@ def test_what_a_trace_does_not_follow_is_told() -> None:
     trace = traced(linear_workload(model=asking_and_compiled), CARD)
     assert len(trace.timelines) == 1
     compiled, asked = trace.notes
-    assert compiled.startswith("compiled parts are counted as the kernels that Inductor makes")
+    assert compiled.startswith("compiled parts are counted by the code that Inductor writes")
     assert asked.startswith("code that checks for a GPU (tests/contract/test_estimators.py:")
     assert asked.endswith(") sees rtx-3090")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from memplan.devices.card_context import threads_per_multiprocessor
 from memplan.units import MIB
 
 # The largest of a card of each compute capability: NVIDIA's whitepapers on V100, A100, GA102, AD102 (RTX 4090), H100
@@ -16,6 +17,7 @@ _CACHE_BYTES = {
     (9, 0): 50 * MIB,
     (12, 0): 96 * MIB,
 }
+_PRESUMED_SMS = 108  # an A100's, of a card of which only the memory is known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,15 +25,24 @@ class InductorCard:
     """A card, as far as Inductor's choices depend on it.
 
     Args:
-        sm_count: multiprocessors; None where only the card's memory is known.
+        capability: compute capability.
+        sm_count: multiprocessors.
+        threads_per_sm: threads that one multiprocessor holds at once.
         cache_bytes: size of its second cache.
     """
 
-    sm_count: int | None
+    capability: tuple[int, int]
+    sm_count: int
+    threads_per_sm: int
     cache_bytes: int
 
 
 def inductor_card(capability: tuple[int, int], sm_count: int | None) -> InductorCard:
-    """Return a card of a compute capability."""
+    """Return a card of a compute capability; where its multiprocessors are not known, it has an A100's."""
     nearest = max((each for each in _CACHE_BYTES if each <= capability), default=min(_CACHE_BYTES))
-    return InductorCard(sm_count=sm_count, cache_bytes=_CACHE_BYTES[nearest])
+    return InductorCard(
+        capability=capability,
+        sm_count=_PRESUMED_SMS if sm_count is None else sm_count,
+        threads_per_sm=threads_per_multiprocessor(capability),
+        cache_bytes=_CACHE_BYTES[nearest],
+    )

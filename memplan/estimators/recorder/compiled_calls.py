@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 UNCOMPILED_NOTE = "compiled parts of the model or its step are traced as they run uncompiled, which usually keeps more"
 GRAPHS_NOTE = (
-    "compiled parts are counted as the kernels that Inductor makes of their graphs; CUDA graphs and padded products "
-    "are not counted"
+    "compiled parts are counted by the code that Inductor writes for their graphs; CUDA graphs are not counted, and "
+    "which products are padded is presumed"
 )
 UNFOLLOWED_NOTE = (
     "a compiled function whose graph breaks is counted as one graph, because code between its graphs cannot be followed"

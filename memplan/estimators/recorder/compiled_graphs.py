@@ -8,7 +8,6 @@ it. Launches of the graphs' kernels are recorded in place of their operators.
 from __future__ import annotations
 
 import functools
-import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,17 +15,15 @@ import torch
 from torch import fx
 from torch._functorch.aot_autograd import aot_function
 from torch._functorch.partitioners import min_cut_rematerialization_partition
-from torch._guards import detect_fake_mode
-from torch._inductor.decomposition import select_decomp_table
+from torch._guards import TracingContext, detect_fake_mode, tracing
 from torch._inductor.fx_passes.joint_graph import joint_graph_passes
 from torch._inductor.virtualized import V
 from torch.fx import traceback
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from memplan.estimators.absent_card.cuda_emulation import emulation_suspended
-from memplan.estimators.lowering.inductor_kernels import schedule
-from memplan.estimators.lowering.inductor_layouts import order_by_depthwise_weights, prefer_channels_last
-from memplan.estimators.lowering.inductor_values import owner_of
+from memplan.estimators.lowering.card_decompositions import card_decompositions
+from memplan.estimators.lowering.inductor_code import inductor_code
 from memplan.estimators.lowering.padded_products import products_padded
 from memplan.estimators.recorder.capture_context import as_if_compiling, forget_modules, name_modules
 from memplan.estimators.recorder.compiled_calls import UNFOLLOWED_NOTE, NotCapturableError, unwatched
@@ -44,7 +41,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-    from memplan.estimators.recorder.launch_runs import LaunchRunner
+    from memplan.estimators.lowering.inductor_card import InductorCard
+    from memplan.estimators.recorder.compiled_code import CodeRunner
     from memplan.estimators.recorder.module_paths import ModulePaths
     from memplan.estimators.recorder.operator_recorder import OperatorRecorder
 
@@ -62,33 +60,31 @@ class _Graphs:
     result_rest: bytes
 
 
-_DONATED = "memplan_donated"  # of a backward graph: names of inputs that it may write over
-
-
 class CompiledGraphs:
     """Runs functions as compiled, and records what the kernels allocate.
 
     Args:
-        launches: runs the launches of graphs.
+        runner: runs the code of graphs.
         operators: takes no part while functions are captured.
         paths: path of the running module.
-        sm_count: multiprocessors of the card; None where only its memory is known.
-        whole: code that is taken for one graph, and whether Dynamo makes one of it; shared by runs of the same step.
+        card: the card that code is made for.
+        whole: code that is taken for one graph, and in which order Dynamo's graph of it returns its results; None where
+            that makes no graph that can be followed. Shared by runs of the same step.
     """
 
     def __init__(
         self,
-        launches: LaunchRunner,
+        runner: CodeRunner,
         operators: OperatorRecorder,
         paths: ModulePaths,
         *,
-        sm_count: int | None,
-        whole: dict[Any, bool],
+        card: InductorCard,
+        whole: dict[Any, tuple[int, ...] | None],
     ) -> None:
-        self._launches = launches
+        self._runner = runner
         self._operators = operators
         self._paths = paths
-        self._sm_count = sm_count
+        self._card = card
         self._whole = whole
         self._known: dict[Any, _Graphs] = {}
         self.is_capturing = False
@@ -96,7 +92,7 @@ class CompiledGraphs:
     @property
     def notes(self) -> tuple[str, ...]:
         """Say so where a function is taken for one graph that Dynamo would not make."""
-        return () if all(self._whole.values()) else (UNFOLLOWED_NOTE,)
+        return (UNFOLLOWED_NOTE,) if None in self._whole.values() else ()
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return what a compiled function returns.
@@ -121,7 +117,7 @@ class CompiledGraphs:
             return None
         broken = self._broken(call)
         if broken is None or len(broken.parts) == 1:
-            self._whole[call.code_key] = broken is not None
+            self._whole[call.code_key] = None if broken is None else _order_of(broken)
             return None
         runs = [self._captured_part(part) for part in broken.parts]
         return _Graphs(run=lambda *tensors: broken.run(runs, tensors), result_rest=broken.result_rest)
@@ -129,7 +125,7 @@ class CompiledGraphs:
     def _captured_part(self, part: GraphPart) -> Callable[..., Sequence[Any]]:
         name_modules(part.graph, self._paths)
         call = PartCall(part)
-        graphs = self._captured(call, traceback.preserve_node_meta)
+        graphs = self._captured(call, traceback.preserve_node_meta, order=None)
 
         def run(*inputs: torch.Tensor) -> Sequence[Any]:
             results: Sequence[Any] = put_together(graphs.run(*call.ordered(inputs)), graphs.result_rest)
@@ -146,12 +142,23 @@ class CompiledGraphs:
                 return None
 
     def _captured_whole(self, call: FunctionCall) -> _Graphs:
-        return self._captured(call, functools.partial(as_if_compiling, self._paths))
+        order = self._whole.get(call.code_key)
+        return self._captured(call, functools.partial(as_if_compiling, self._paths), order=order)
 
     def _captured(
-        self, call: FunctionCall | PartCall, described: Callable[[], AbstractContextManager[None]]
+        self,
+        call: FunctionCall | PartCall,
+        described: Callable[[], AbstractContextManager[None]],
+        *,
+        order: Sequence[int] | None,
     ) -> _Graphs:
-        """Return the graphs of a call whose nodes are described within a context."""
+        """Return the graphs of a call.
+
+        Args:
+            call: the call.
+            described: a context within which nodes are described.
+            order: numbers of the results in the order in which the graphs return them; None where it is their own.
+        """
         rests: list[bytes] = []
         calls = [call]  # emptied once it was captured, because it holds the batch
 
@@ -159,28 +166,30 @@ class CompiledGraphs:
             with described():
                 results, rest = taken_apart(calls[0].run_on(tensors))
             rests.append(rest)
-            return results
+            return results if order is None else tuple(results[number] for number in order)
 
         run = aot_function(
             flat,
-            fw_compiler=functools.partial(self._lowered_forward, is_inference=False),
-            bw_compiler=self._lowered_backward,
-            inference_compiler=functools.partial(self._lowered_forward, is_inference=True),
+            fw_compiler=self._lowered,
+            bw_compiler=functools.partial(self._lowered, is_backward=True),
+            inference_compiler=functools.partial(self._lowered, is_inference=True),
             partition_fn=functools.partial(self._partitioned, weight_count=call.weight_count),
-            decompositions=select_decomp_table(),
+            decompositions=card_decompositions(),
             num_params_buffers=call.weight_count,
             keep_inference_input_mutations=True,
         )
         self.is_capturing = True
         try:
             with self._operators.set_aside():
-                run(*map(_example_of, call.tensors))
+                examples = tuple(map(_example_of, call.tensors))
+                with tracing(TracingContext(detect_fake_mode(examples))):
+                    run(*examples)
         except Exception as error:
             raise NotCapturableError(str(error)) from error
         finally:
             self.is_capturing = False
             calls.clear()
-        return _Graphs(run=run, result_rest=rests[0])
+        return _Graphs(run=run if order is None else _returning_in_order(run, order), result_rest=rests[0])
 
     def _partitioned(
         self, graph: fx.GraphModule, inputs: Sequence[Any], *, weight_count: int, **settings: Any
@@ -193,34 +202,39 @@ class CompiledGraphs:
             joint_graph_passes(graph)
         parts = min_cut_rematerialization_partition(graph, inputs, compiler="inductor", **settings)
         forget_modules(parts[1])
-        parts[1].meta[_DONATED] = _donated(parts[0], settings["num_fwd_outputs"])
         return parts
-
-    def _lowered_forward(
-        self, gm: fx.GraphModule, example_inputs: Sequence[Any], *, is_inference: bool
-    ) -> Callable[[list[Any]], Any]:
-        prefer_channels_last(gm, is_inference=is_inference)
-        return self._lowered(gm, example_inputs)
-
-    def _lowered_backward(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
-        order_by_depthwise_weights(gm)
-        return self._lowered(gm, example_inputs)
 
     def _lowered(
         self,
         gm: fx.GraphModule,
-        example_inputs: Sequence[Any],  # noqa: ARG002 - AOTAutograd's
+        example_inputs: Sequence[Any],
+        *,
+        is_inference: bool = False,
+        is_backward: bool = False,
     ) -> Callable[[list[Any]], Any]:
-        launches = schedule(gm.graph, self._sm_count, gm.meta.get(_DONATED, ()))
-        run_numbers = itertools.count()
+        code = inductor_code(gm, example_inputs, self._card, is_inference=is_inference, is_backward=is_backward)
+        run_code = self._runner.loaded(code)
 
         def run(inputs: list[Any]) -> Any:
-            if self.is_capturing:
-                return self._launches.run_unrecorded(gm, launches, inputs)
-            return self._launches.run(gm, launches, inputs, is_timed=next(run_numbers) == 0)
+            return run_code(inputs, is_recorded=not self.is_capturing)
 
         run._boxed_call = True  # type: ignore[attr-defined]  # noqa: SLF001 - lets AOTAutograd give its inputs away
         return run
+
+
+def _order_of(function: BrokenFunction) -> tuple[int, ...]:
+    """Return the numbers of a function's results in the order in which its one graph returns them."""
+    return tuple(sorted(range(len(function.results)), key=function.results.__getitem__))
+
+
+def _returning_in_order(run: Callable[..., Sequence[Any]], order: Sequence[int]) -> Callable[..., Sequence[Any]]:
+    """Return what runs graphs, and puts results that come in another order into their own."""
+
+    def run_on(*tensors: torch.Tensor) -> Sequence[Any]:
+        places = dict(zip(order, run(*tensors), strict=True))
+        return [places[number] for number in range(len(places))]
+
+    return run_on
 
 
 def _example_of(tensor: Any) -> torch.Tensor:
@@ -239,16 +253,3 @@ def _of_parts(tensor: Any) -> torch.Tensor:
 
 def _empty_like(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
-
-
-def _donated(forward: fx.GraphModule, result_count: int) -> frozenset[str]:
-    """Return the names of what is saved for the backward pass that it may write over: what nobody else holds.
-
-    ``collect_fw_donated_buffer_idxs`` in ``torch/_functorch/_aot_autograd/graph_compile.py``.
-    """
-    (output,) = forward.graph.find_nodes(op="output")
-    nodes = [each if isinstance(each, fx.Node) else None for each in output.args[0]]
-    held = {owner_of(each) for each in nodes[:result_count] if each is not None}
-    saved = [each for each in nodes[result_count:] if each is not None]
-    free = (each for each in saved if owner_of(each).op == "call_function" and owner_of(each) not in held)
-    return frozenset(each.name for each in free)

@@ -120,7 +120,7 @@ class StepRecorder:
         presumes: whether unknown values are presumed; else reading one ends the run.
         runs_graphs: whether functions that the user compiled run as Inductor's graphs of them; else uncompiled.
         results: what operators on fake tensors returned in earlier runs.
-        whole_code: compiled code that is taken for one graph, and whether it is one, as earlier runs found.
+        whole_code: compiled code that is taken for one graph, and the order of its results, as earlier runs found.
     """
 
     workload: Workload
@@ -133,7 +133,7 @@ class StepRecorder:
     presumes: bool = False
     runs_graphs: bool = False
     results: ResultCache = field(default_factory=ResultCache)
-    whole_code: dict[Any, bool] = field(default_factory=dict)
+    whole_code: dict[Any, tuple[int, ...] | None] = field(default_factory=dict)
 
     def record(self, micro_batch_size: int, batch: Any, draws: RandomDraws) -> RecordedRun:
         """Run ``STEPS`` optimizer steps on a copy of the model and record what they allocate.
@@ -215,11 +215,11 @@ class StepRecorder:
         card = inductor_card_of(self.device)
         if not self.runs_graphs or card is None:
             return None
-        from memplan.estimators.recorder.compiled_graphs import CompiledGraphs  # noqa: PLC0415 - imports Inductor
-        from memplan.estimators.recorder.launch_runs import LaunchRunner  # noqa: PLC0415 - likewise
+        from memplan.estimators.recorder.compiled_code import CodeRunner  # noqa: PLC0415 - imports Inductor
+        from memplan.estimators.recorder.compiled_graphs import CompiledGraphs  # noqa: PLC0415 - likewise
 
-        launches = LaunchRunner(recording, operators, ledger, paths, cache_bytes=card.cache_bytes)
-        return CompiledGraphs(launches, operators, paths, sm_count=card.sm_count, whole=self.whole_code)
+        runner = CodeRunner(recording, operators, ledger, paths, cache_bytes=card.cache_bytes)
+        return CompiledGraphs(runner, operators, paths, card=card, whole=self.whole_code)
 
     def _model_of_run(self, fakes: TraceFakeMode | None) -> nn.Module:
         """Copy the model, so that the next run starts from the same state."""

@@ -32,7 +32,6 @@ class StorageLedger:
         self._live: set[int] = set()
         self._emptied: dict[int, int] = {}  # the last block of each storage that was resized to nothing
         self._closed = False
-        self._left: list[int] | None = None  # blocks that were freed for others to take their place
 
     def block_of(self, tensor: torch.Tensor) -> int | None:
         """Return the block that holds a dense tensor; None if it is not tracked or empty."""
@@ -58,11 +57,9 @@ class StorageLedger:
         for part in dense_parts(tensor):
             storage = part.untyped_storage()
             if id(storage) not in self._blocks and storage.nbytes():
-                block = self._take_left_block(storage.nbytes())
-                if block is None:
-                    block = self._recording.allocate(
-                        storage.nbytes(), component, module=module, operator=operator, before_steps=before_steps
-                    )
+                block = self._recording.allocate(
+                    storage.nbytes(), component, module=module, operator=operator, before_steps=before_steps
+                )
                 self._add(storage, block)
 
     def _add(self, storage: torch.UntypedStorage, block: int) -> None:
@@ -75,27 +72,6 @@ class StorageLedger:
         """Track the storages of several tensors."""
         for tensor in tensors:
             self.track(tensor, component, module=module, operator=operator)
-
-    @contextmanager
-    def handing_over(self) -> Iterator[None]:
-        """Let new storages take the blocks of equally large ones that are freed while the context is open.
-
-        Such a block keeps what it was first said to hold.
-        """
-        self._left = []
-        try:
-            yield
-        finally:
-            left, self._left = self._left, None
-            for block in left:
-                self._free_block(block)
-
-    def _take_left_block(self, size_bytes: int) -> int | None:
-        left = self._left or []
-        found = next((each for each in left if self._recording.block_bytes[each] == size_bytes), None)
-        if found is not None:
-            left.remove(found)
-        return found
 
     @contextmanager
     def following_resizes(self) -> Iterator[None]:
@@ -160,12 +136,6 @@ class StorageLedger:
         del self._references[identity]
         if block is None:
             return
-        if self._left is None:
-            self._free_block(block)
-        else:
-            self._left.append(block)
-
-    def _free_block(self, block: int) -> None:
         self._live.discard(block)
         if not self._closed:
             self._recording.free(block)
