@@ -78,6 +78,8 @@ def inductor_code(
         inputs = _on_card(graph, examples, fakes)
         view_to_reshape(graph)  # type: ignore[no-untyped-call]  # untyped in torch
         compile_fx.fake_tensor_prop(graph, inputs)
+        compile_fx._recursive_record_original_output_strides(graph)  # noqa: SLF001 - there is no other way
+        _keep_strides_of_results(graph, is_inference=is_inference, is_backward=is_backward)
         with V.set_fake_mode(fakes), V.set_debug_handler(DebugContext()):
             compile_fx._recursive_post_grad_passes(graph, is_inference=is_inference)  # noqa: SLF001 - there is no other way
             positions = {node: number for number, node in enumerate(graph.graph.nodes)}
@@ -122,6 +124,25 @@ def _on_card(graph: fx.GraphModule, examples: Sequence[Any], fakes: FakeTensorMo
         node.args = pytree.tree_map(placed, node.args)
         node.kwargs = pytree.tree_map(placed, node.kwargs)
     return [node.meta["val"] for node in graph.graph.find_nodes(op="placeholder")]
+
+
+def _keep_strides_of_results(graph: fx.GraphModule, *, is_inference: bool, is_backward: bool) -> None:
+    """Let results that the caller gets lie as they were traced; only graphs see others.
+
+    ``compile_fx_forward`` and ``compile_fx_backward`` in ``torch/_inductor/compile_fx.py``.
+    """
+    (output,) = graph.graph.find_nodes(op="output")
+    results: Sequence[Any] = output.args[0]
+    told = TracingContext.get().fw_metadata
+    start = end = 0
+    if is_backward or is_inference:
+        end = len(results)
+    elif told is not None:
+        start = told.num_mutated_inp_runtime_indices
+        end = start + told.num_outputs
+    output.meta["user_visible_output_idxs"] = [
+        number for number in range(start, end) if isinstance(results[number], fx.Node)
+    ]
 
 
 def _report_strides(lowering: GraphLowering) -> None:

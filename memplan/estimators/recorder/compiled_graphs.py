@@ -172,7 +172,7 @@ class CompiledGraphs:
             flat,
             fw_compiler=self._lowered,
             bw_compiler=functools.partial(self._lowered, is_backward=True),
-            inference_compiler=functools.partial(self._lowered, is_inference=True),
+            inference_compiler=functools.partial(self._lowered_inference, weight_count=call.weight_count),
             partition_fn=functools.partial(self._partitioned, weight_count=call.weight_count),
             decompositions=card_decompositions(),
             num_params_buffers=call.weight_count,
@@ -196,13 +196,16 @@ class CompiledGraphs:
     ) -> tuple[Any, Any]:
         if any(getattr(graph, each.target).requires_grad for each in graph.graph.find_nodes(op="get_attr")):
             raise NotCapturableError("it trains a tensor that it was not given")
-        values = [each.meta.get("val") for each in graph.graph.find_nodes(op="placeholder")]
-        weight_lengths = {length for each in values[:weight_count] for length in each.shape}
-        with V.set_fake_mode(detect_fake_mode(values)), products_padded(weight_lengths):
-            joint_graph_passes(graph)
+        _rewrite(graph, weight_count)
         parts = min_cut_rematerialization_partition(graph, inputs, compiler="inductor", **settings)
         forget_modules(parts[1])
         return parts
+
+    def _lowered_inference(
+        self, gm: fx.GraphModule, example_inputs: Sequence[Any], *, weight_count: int
+    ) -> Callable[[list[Any]], Any]:
+        _rewrite(gm, weight_count)
+        return self._lowered(gm, example_inputs, is_inference=True)
 
     def _lowered(
         self,
@@ -220,6 +223,14 @@ class CompiledGraphs:
 
         run._boxed_call = True  # type: ignore[attr-defined]  # noqa: SLF001 - lets AOTAutograd give its inputs away
         return run
+
+
+def _rewrite(graph: fx.GraphModule, weight_count: int) -> None:
+    """Let Inductor rewrite a graph as it does before it parts the backward pass from the forward pass."""
+    values = [each.meta.get("val") for each in graph.graph.find_nodes(op="placeholder")]
+    weight_lengths = {length for each in values[:weight_count] for length in each.shape}
+    with V.set_fake_mode(detect_fake_mode(values)), products_padded(weight_lengths):
+        joint_graph_passes(graph)
 
 
 def _order_of(function: BrokenFunction) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from memplan.devices.cards import DeviceKind
 from memplan.estimators.lowering.determinism import notes_on_refused
 from memplan.estimators.lowering.target_device import lowering_notes, uncounted_on
+from memplan.estimators.recorder.like_runs import in_structure_of
 from memplan.estimators.recorder.repeated_steps import drawn_batches, interleave_typical_steps, repeat_last_step
 from memplan.estimators.recorder.size_fits import envelope_timeline, fit_timeline, proportional_timeline, same_structure
 from memplan.estimators.recorder.wrapped_models import wrapper_notes
@@ -28,6 +29,7 @@ FAKE_METHOD = "fake-tensor trace"
 REAL_METHOD = "real CPU run at small micro-batches"
 _ADDED_STEPS, _ADDED_STEPS_OF_TWO_SIZES = 1, 2  # each size once before the optimizer state exists, and once after
 _UNEVEN = "the number of allocations depends on the micro-batch: figures are interpolated"
+_WRITTEN_ANEW = "compiled code differs between micro-batches: that for {size} stands for others, with larger buffers"
 _VARYING = (
     "samples differ, or what they take follows no curve over the micro-batch: the figures are those of a batch that "
     "the workload makes, and other micro-batches follow in proportion; where samples differ, a batch function that "
@@ -52,7 +54,7 @@ def assemble_trace(
     for recording in (*recordings, *(() if typical is None else (typical.recording,))):
         for _ in range(_ADDED_STEPS if typical is None else _ADDED_STEPS_OF_TWO_SIZES):
             repeat_last_step(recording)
-    timelines, notes = _timelines(found)
+    timelines, notes = _timelines(found, is_written_for_size=recorder.runs_graphs)
     envelope = envelope_timeline(recordings) if found.samples_vary and len(timelines) == 1 else None
     drawn = None
     if typical is not None and len(timelines) == 1 and same_structure([found.reference, typical.recording]):
@@ -90,10 +92,13 @@ def assemble_trace(
     )
 
 
-def _timelines(found: SizeRuns) -> tuple[tuple[Timeline, ...], tuple[str, ...]]:
-    """Fit timelines to the runs; return them with notes."""
+def _timelines(found: SizeRuns, *, is_written_for_size: bool) -> tuple[tuple[Timeline, ...], tuple[str, ...]]:
+    """Fit timelines to the runs, of code that may have been written anew for each size; return them with notes."""
     recordings = found.recordings
     if not same_structure(recordings):
+        alike = in_structure_of(recordings[0], recordings[-1]) if is_written_for_size else None
+        if alike is not None:
+            return (fit_timeline([recordings[0], alike]),), (_WRITTEN_ANEW.format(size=recordings[0].micro_batch_size),)
         return tuple(fit_timeline([each]) for each in recordings), (_UNEVEN,)
     if found.samples_vary:
         return (proportional_timeline(recordings),), (_VARYING,)

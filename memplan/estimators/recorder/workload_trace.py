@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 _FREE_SHARE_OF_REAL_RUN = 0.5
 _LARGEST_REAL_RUN_BYTES = 16 * GIB  # of all its blocks: a few seconds at some GiB a second
 _UNCOUNTED_EVALUATION = "evaluation is not counted, since it cannot be traced ({reason})"
+_LEAST_HALF = 8
 _LEAST_USUAL_SIZE = 2  # a batch of one sample takes other paths
 _PLAIN_SOFTMAX = "aten._safe_softmax"  # of ``_scaled_dot_product_attention_math``
 _REAL_RUN_COPIES = 5  # the model, and weights, gradients and two optimizer states of the copy that is run
@@ -158,10 +159,12 @@ def _trace_as_compiled(recorder: StepRecorder, request: TraceRequest, batches: d
 def _trace_graphs(recorder: StepRecorder, request: TraceRequest) -> StepTrace | None:
     """Trace with the functions that the step compiled as Inductor's graphs; None if it cannot be or runs none of them.
 
-    What the graphs recompute depends on the size of the batch, so that they are made near the recipe's.
+    What the graphs recompute, and the code that is written for them, depends on the size of the batch, so that they are
+    made for the recipe's. The other size is its half, which is likely to have the same divisors, unless that is small.
     """
     first = max(request.setting.recipe.micro_batch_size, _LEAST_USUAL_SIZE)
-    sized = replace(request, batch_sizes=(first, first + 1, first + 2))
+    second = first // 2 if first % 2 == 0 and first // 2 >= _LEAST_HALF else 2 * first
+    sized = replace(request, batch_sizes=(first, second))
     try:
         batches = made_batches(recorder.workload, sized.batch_sizes[:2])
         trace = _trace(replace(recorder, runs_graphs=True), sized, batches)
