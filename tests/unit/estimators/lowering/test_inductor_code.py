@@ -81,8 +81,6 @@ def test_convolutions_read_and_return_what_lies_channels_last_where_the_card_is_
     image, weight = torch.ones(8, channels, 16, 16), torch.ones(channels, channels, 3, 3)
     code = code_of(lambda x, w: (torch.conv2d(x, w).sin(),), image, weight)
     assert buffers_of(code) == [f"{each}, torch.float32" for each in buffers]
-    strides = re.findall(r"assert_size_stride\(buf\d+, \(.*?\), \((.*?)\)", code.source)
-    assert [each.split(", ")[1] for each in strides] == ["1" if buffers else "196"]  # of the channels of the result
 
 
 def test_no_card_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
