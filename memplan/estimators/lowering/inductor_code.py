@@ -17,7 +17,7 @@ import torch
 from torch import fx
 from torch._dynamo import device_interface
 from torch._guards import TracingContext, tracing
-from torch._inductor import compile_fx, scheduler
+from torch._inductor import compile_fx, config, scheduler
 from torch._inductor.codecache import CacheBase
 from torch._inductor.debug import DebugContext
 from torch._inductor.fx_passes.post_grad import view_to_reshape
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from memplan.estimators.lowering.inductor_card import InductorCard
 
 _CARD = torch.device("cuda", 0)
+# Templates would be timed against calls of libraries, which are presumed to be as fast. Code in C++ could not be run.
+_UNTIMED = {"max_autotune": False, "max_autotune_gemm": False, "max_autotune_pointwise": False, "cpp_wrapper": False}
 _LEAST_RECURSION = 10_000  # calls: graphs of deep models are sorted by functions that call themselves
 
 
@@ -166,6 +168,7 @@ def _described(card: InductorCard) -> Iterator[None]:
         "get_device_properties": SimpleNamespace(**device._asdict(), minor=minor),
     }
     with ExitStack() as stack:
+        stack.enter_context(config.patch(_UNTIMED))
         for name, answer in of_card.items():
             stack.enter_context(replaced(torch.cuda, name, always(answer)))
         for name, answer in (("current_device", 0), ("get_compute_capability", 10 * major + minor)):

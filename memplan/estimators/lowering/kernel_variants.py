@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _LOOPS = ("pointwise", "reduction", "persistent_reduction", "cooperative_reduction", "split_scan")
+_ONE_VARIANT = ("foreach", "template", "fixed_config")  # which have one, unless they are searched for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +54,11 @@ def timed_kernel(source: str) -> TimedKernel | None:
         if isinstance(each, ast.Call):
             eval(compile(ast.Expression(each), "<kernel of Inductor>", "eval"), _names(settings))  # noqa: S307 - Inductor's own code
     if not settings:
-        return None  # a template, which has one
-    (found,) = settings
-    if _variant_count(found) < 2:
         return None
+    (found,) = settings
     meta = found["inductor_meta"]
+    if _variant_count(found) < 2 and not meta.get("coordinate_descent_tuning"):
+        return None
     names = [each.arg for each in function.args.args]
     return TimedKernel(
         changed=tuple(names.index(each) for each in meta.get("mutated_arg_names", ())),
@@ -71,7 +72,9 @@ def _names(settings: list[dict[str, Any]]) -> dict[str, Any]:
     def noting(loop: str) -> Callable[..., None]:
         return lambda **given: settings.append({"loop": loop, **given})
 
-    heuristics = SimpleNamespace(**{each: noting(each) for each in _LOOPS}, template=lambda **_: None)
+    heuristics = SimpleNamespace(
+        **{each: noting(each) for each in _LOOPS}, **dict.fromkeys(_ONE_VARIANT, lambda **_: None)
+    )
     return {
         **vars(hints),
         "triton_heuristics": heuristics,

@@ -57,5 +57,17 @@ def test_what_a_kernel_changes_is_known_and_is_copied_within_the_peak_in_backwar
     assert (timed.changed, timed.within_peak) == ((0,), is_backward)
 
 
+def test_kernels_of_several_tensors_have_one_variant() -> None:
+    assert timed_kernels_of(lambda x: tuple(torch._foreach_add([x, x.sin()], 1.0)), torch.ones(1024)) == [None]
+
+
+def test_where_variants_are_searched_for_all_are_timed() -> None:
+    from torch._inductor import config  # noqa: PLC0415 - imports Inductor
+
+    with config.patch(coordinate_descent_tuning=True):
+        (timed,) = timed_kernels_of(lambda x: (x.sin(),), torch.ones(16))
+    assert timed is not None
+
+
 def test_helpers_of_a_kernel_are_no_kernels() -> None:
     assert len(timed_kernels_of(lambda x: (x.cumsum(-1),), torch.ones(4, 64))) == 1
