@@ -33,7 +33,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from memplan.estimators.absent_card.card_answers import always
 from memplan.estimators.fake_tensors.replaced import replaced
-from memplan.estimators.lowering.device_guards import cuda_guarded
+from memplan.estimators.lowering.device_guards import no_card_made_current
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -76,7 +76,7 @@ def inductor_code(
         stack.enter_context(_disable_current_modes())
         stack.enter_context(torch._C.DisableTorchFunction())  # noqa: SLF001 - public under no other name
         stack.enter_context(torch.no_grad())
-        stack.enter_context(cuda_guarded())
+        stack.enter_context(no_card_made_current())
         stack.enter_context(_described(card))
         stack.enter_context(tracing(_context_of(fakes)))
         inputs = _on_card(graph, examples, fakes)

@@ -1,4 +1,4 @@
-"""Fake tensors of a card in builds of PyTorch for the CPU."""
+"""Fake tensors of a card that is not there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from memplan.estimators.lowering.device_guards import cuda_guarded
+from memplan.estimators.lowering.device_guards import no_card_made_current
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def test_methods_that_make_their_device_the_current_one_run(run: Callable[[torch.Tensor], torch.Tensor]) -> None:
     with FakeTensorMode():
         given = torch.empty(4, 4, dtype=torch.bool, device="cuda")
-        with cuda_guarded():
+        with no_card_made_current():
             assert run(given).device == torch.device("cuda", 0)
 
 
@@ -34,7 +34,7 @@ def test_methods_that_make_their_device_the_current_one_run(run: Callable[[torch
 def test_the_guard_is_gone_afterwards() -> None:
     with FakeTensorMode():
         given = torch.empty(4, dtype=torch.bool, device="cuda")
-        with cuda_guarded():
+        with no_card_made_current():
             pass
         with pytest.raises(RuntimeError, match="not linked with support for cuda"):
-            ~given
+            given.copy_(given)
