@@ -2,7 +2,7 @@
 
 AOTAutograd turns a function into a graph of its forward and one of its backward pass, which recomputes what is cheap,
 with Inductor's decompositions and partitioner. It is given the function whole, or each part of it where Dynamo breaks
-it. Launches of the graphs' kernels are recorded in place of their operators.
+it. The code that Inductor writes for the graphs is run in place of their operators.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class _Graphs:
 
 
 class CompiledGraphs:
-    """Runs functions as compiled, and records what the kernels allocate.
+    """Runs functions as compiled, and records what their code allocates.
 
     Args:
         runner: runs the code of graphs.
