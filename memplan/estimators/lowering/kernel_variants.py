@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._inductor.runtime import hints, triton_heuristics
 
+from memplan.estimators.absent_card.card_answers import always
 from memplan.estimators.fake_tensors.replaced import replaced
 
 if TYPE_CHECKING:
@@ -49,15 +50,15 @@ def timed_kernel(source: str) -> TimedKernel | None:
         source: the code that Inductor wrote for it.
     """
     *_helpers, function = (each for each in ast.parse(source).body if isinstance(each, ast.FunctionDef))
-    settings: list[dict[str, Any]] = []
+    loops: list[tuple[str, dict[str, Any]]] = []
     for each in function.decorator_list:
         if isinstance(each, ast.Call):
-            eval(compile(ast.Expression(each), "<kernel of Inductor>", "eval"), _names(settings))  # noqa: S307 - Inductor's own code
-    if not settings:
+            eval(compile(ast.Expression(each), "<kernel of Inductor>", "eval"), _names(loops))  # noqa: S307 - Inductor's own code
+    if not loops:
         return None
-    (found,) = settings
-    meta = found["inductor_meta"]
-    if _variant_count(found) < 2 and not meta.get("coordinate_descent_tuning"):
+    ((loop, settings),) = loops
+    meta = settings["inductor_meta"]
+    if _variant_count(loop, settings) < 2 and not meta.get("coordinate_descent_tuning"):
         return None
     names = [each.arg for each in function.args.args]
     return TimedKernel(
@@ -66,26 +67,23 @@ def timed_kernel(source: str) -> TimedKernel | None:
     )
 
 
-def _names(settings: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return what a kernel's decorators find under their names; loops put their settings into a list."""
+def _names(loops: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
+    """Return what a kernel's decorators find under their names; loops put themselves into a list, with settings."""
 
     def noting(loop: str) -> Callable[..., None]:
-        return lambda **given: settings.append({"loop": loop, **given})
+        return lambda **settings: loops.append((loop, settings))
 
-    heuristics = SimpleNamespace(
-        **{each: noting(each) for each in _LOOPS}, **dict.fromkeys(_ONE_VARIANT, lambda **_: None)
-    )
+    heuristics = SimpleNamespace(**{each: noting(each) for each in _LOOPS}, **dict.fromkeys(_ONE_VARIANT, always(None)))
     return {
         **vars(hints),
         "triton_heuristics": heuristics,
-        "AttrsDescriptor": lambda **_: None,  # by which it is described where there is no Triton
+        "AttrsDescriptor": always(None),  # by which it is described where there is no Triton
         "torch": torch,
         "__file__": "",
     }
 
 
-def _variant_count(settings: dict[str, Any]) -> int:
-    given = {name: value for name, value in settings.items() if name != "loop"}
+def _variant_count(loop: str, settings: dict[str, Any]) -> int:
     counts: list[int] = []
 
     def count(_size_hints: Any, configs: list[_Variant], *_: Any, **__: Any) -> None:
@@ -96,5 +94,5 @@ def _variant_count(settings: dict[str, Any]) -> int:
         for name in filter(vars(triton_heuristics).get, ("Config", "InductorConfig")):
             stack.enter_context(replaced(triton_heuristics, name, _Variant))
         stack.enter_context(replaced(triton_heuristics, "cached_autotune", count))
-        getattr(triton_heuristics, settings["loop"])(**given)
+        getattr(triton_heuristics, loop)(**settings)
     return counts[0]

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import ast
 import re
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch._inductor.select_algorithm import extern_kernels
 
+from memplan.estimators.absent_card.card_answers import always
 from memplan.estimators.lowering.kernel_variants import timed_kernel
 from memplan.estimators.recorder.capture_context import module_path_of
 from memplan.results import Component
@@ -102,10 +103,10 @@ class CodeRunner:
             "empty_strided_cuda": self._empty,
             "empty_strided_cpu": torch.empty_strided,
             "reinterpret_tensor": _reinterpreted,
-            "async_compile": SimpleNamespace(triton=self._kernel, wait=_nothing),
-            "get_raw_stream": _nothing,
-            "assert_size_stride": _nothing,
-            "assert_alignment": _nothing,
+            "async_compile": SimpleNamespace(triton=self._kernel, wait=always(None)),
+            "get_raw_stream": always(None),
+            "assert_size_stride": always(None),
+            "assert_alignment": always(None),
             _MAKES: makes,
         }
 
@@ -180,10 +181,6 @@ def _reinterpreted(tensor: torch.Tensor, shape: Sequence[int], strides: Sequence
     return torch.as_strided(tensor, shape, strides, tensor.storage_offset() + offset)
 
 
-def _nothing(*_: Any, **__: Any) -> None:
-    """Stand for what has no effect on memory."""
-
-
 def _run_and_save_random_state(operator: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return torch.empty(_RANDOM_STATE_BYTES, dtype=torch.uint8), operator(*args, **kwargs)
 
@@ -203,20 +200,9 @@ class _Instead:
         return getattr(self._module, name)
 
 
-class _Guard:
-    def __init__(self, _device: int) -> None:
-        pass
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
 _TORCH = _Instead(
     torch,
-    cuda=_Instead(torch.cuda, _DeviceGuard=_Guard, set_device=_nothing, synchronize=_nothing),
+    cuda=_Instead(torch.cuda, _DeviceGuard=nullcontext, set_device=always(None), synchronize=always(None)),
     ops=_Instead(
         torch.ops,
         higher_order=_Instead(

@@ -7,28 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from torch.fx.experimental.proxy_tensor import make_fx
 
-from memplan.estimators.lowering.inductor_card import inductor_card
+from tests.unit.estimators.lowering.inductor_codes import code_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from memplan.estimators.lowering.inductor_code import InductorCode
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.torch.jit.script_method:DeprecationWarning"
 )  # of what Inductor imports
 SQUARE = torch.ones(64, 64)
-
-
-def code_of(function: Callable[..., object], *inputs: torch.Tensor, sm_count: int = 108) -> InductorCode:
-    from memplan.estimators.lowering.inductor_code import inductor_code  # noqa: PLC0415 - imports Inductor
-
-    graph = make_fx(function, tracing_mode="fake")(*inputs)
-    examples = [each.meta["val"] for each in graph.graph.find_nodes(op="placeholder")]
-    card = inductor_card((8, 0), sm_count)
-    return inductor_code(graph, examples, card, is_inference=False, is_backward=False)
 
 
 def buffers_of(code: InductorCode) -> list[str]:
@@ -49,7 +37,7 @@ def test_a_buffer_is_known_by_the_operators_that_make_it() -> None:
 
 def test_products_write_to_a_buffer_of_the_code() -> None:
     code = code_of(lambda x: (x.sin() @ x,), SQUARE)
-    assert "extern_kernels.mm(buf0, arg0_1, out=buf1)" in code.source.replace("x_1", "arg0_1")
+    assert "extern_kernels.mm(buf0, x_1, out=buf1)" in code.source
 
 
 @pytest.mark.parametrize(

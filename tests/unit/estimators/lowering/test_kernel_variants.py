@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from torch.fx.experimental.proxy_tensor import make_fx
 
-from memplan.estimators.lowering.inductor_card import inductor_card
+from tests.unit.estimators.lowering.inductor_codes import code_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,12 +23,9 @@ pytestmark = pytest.mark.filterwarnings(
 def timed_kernels_of(
     function: Callable[..., object], *inputs: torch.Tensor, is_backward: bool = False
 ) -> list[TimedKernel | None]:
-    from memplan.estimators.lowering.inductor_code import inductor_code  # noqa: PLC0415 - imports Inductor
-    from memplan.estimators.lowering.kernel_variants import timed_kernel  # noqa: PLC0415 - likewise
+    from memplan.estimators.lowering.kernel_variants import timed_kernel  # noqa: PLC0415 - imports Inductor
 
-    graph = make_fx(function, tracing_mode="fake")(*inputs)
-    examples = [each.meta["val"] for each in graph.graph.find_nodes(op="placeholder")]
-    code = inductor_code(graph, examples, inductor_card((8, 0), 108), is_inference=False, is_backward=is_backward)
+    code = code_of(function, *inputs, is_backward=is_backward)
     return [timed_kernel(each) for each in re.findall(r"async_compile\.triton\(.*?'''(.*?)'''", code.source, re.DOTALL)]
 
 
