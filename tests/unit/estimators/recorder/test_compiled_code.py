@@ -22,7 +22,8 @@ pytestmark = pytest.mark.filterwarnings(
 
 KERNEL = """
 @triton_heuristics.pointwise(
-    size_hints={{'x': {size}}}, filename=__file__, triton_meta={{'device': DeviceProperties('cuda', 0, 108, 80)}},
+    size_hints={{'x': {size}}}, filename=__file__,
+    triton_meta={{'device': DeviceProperties('cuda', 0, 108, 80, major=8, warp_size=32)}},
     inductor_meta={{'mutated_arg_names': {mutated}, 'optimize_mem': {within_peak}}},
 )
 @triton.jit
