@@ -23,13 +23,18 @@ _CHUNK_BYTES = 1 << 20
 
 
 class Forks:
-    """Forks of this process at work, which end with it, print where it does, and leave it the processor."""
+    """Forks of this process at work, which end with it and print where it does."""
 
     def __init__(self) -> None:
         self._running: list[_Fork] = []
 
-    def start(self, work: Callable[[], object]) -> None:
-        """Have a fork do some work; nothing is done where there is no room for one, or threads that it would lack."""
+    def start(self, work: Callable[[], object], *, yields: bool = True) -> None:
+        """Have a fork do some work; nothing is done where there is no room for one, or threads that it would lack.
+
+        Args:
+            work: what it calls.
+            yields: whether it leaves this process the processor.
+        """
         if len(list(_OWN_THREADS.iterdir())) > 1:
             return
         reading, writing = os.pipe()
@@ -42,7 +47,7 @@ class Forks:
         if not pid:
             with contextlib.suppress(BaseException):
                 die_with_parent()
-                os.nice(_LOWER_PRIORITY)
+                os.nice(_LOWER_PRIORITY if yields else 0)
                 payload = pickle.dumps(work())
                 with open(writing, "wb") as pipe:  # noqa: PTH123 - a descriptor, not a file's content
                     pipe.write(payload)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import sys
+import threading
+import time
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -26,6 +30,7 @@ from tests.contract.tracing import FOUR_SAMPLES, traced
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from memplan.estimators import StepTrace
 
@@ -153,6 +158,25 @@ class InTwoParts(torch.optim.SGD):
             if not self.state[each]:
                 self.state[each]["average"] = TwoTensor(torch.zeros_like(each), torch.zeros_like(each))
             self.follow(self.state[each]["average"], TwoTensor(each.grad, each.grad))
+
+
+class NotingItsProcess(Net):
+    """Notes in which process it runs, and on how many samples.
+
+    Args:
+        folder: where.
+        has_a_thread: whether there is a thread beside it.
+    """
+
+    def __init__(self, folder: Path, *, has_a_thread: bool) -> None:
+        super().__init__(torch.compile(waves))
+        self.folder = folder
+        if has_a_thread:
+            threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        (self.folder / f"{len(batch)} {os.getpid()}").touch()
+        return super().forward(batch)
 
 
 def trace_of(
@@ -319,3 +343,17 @@ def test_every_size_is_answered_by_one_timeline() -> None:
     trace = trace_of(lambda: torch.compile(Net()))
     assert trace.traced_batch_sizes[0] == FOUR_SAMPLES.micro_batch_size
     assert len(trace.timelines) == 1
+
+
+def test_two_sizes_are_traced_at_the_same_time_unless_a_fork_would_lack_threads(tmp_path: Path) -> None:
+    def processes_and_sizes_bytes(name: str, *, has_a_thread: bool) -> tuple[int, list[int]]:
+        folder = tmp_path / name
+        folder.mkdir()
+        (timeline,) = trace_of(functools.partial(NotingItsProcess, folder, has_a_thread=has_a_thread)).timelines
+        sizes, processes = zip(*sorted(each.name.split() for each in folder.iterdir()), strict=True)
+        assert sizes == ("4", "8")
+        return len(set(processes)), timeline.block_bytes(SAMPLES)[timeline.event_blocks].tolist()
+
+    forked, alone = (processes_and_sizes_bytes(str(thread), has_a_thread=thread) for thread in (False, True))
+    assert (forked[0], alone[0]) == (2, 1)
+    assert forked[1] == alone[1]

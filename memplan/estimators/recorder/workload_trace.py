@@ -16,6 +16,7 @@ from memplan.errors import TraceError, WorkloadError
 from memplan.estimators.lowering.target_device import cuda_emulation_for, flash_attention_stand_in, lower_to
 from memplan.estimators.recorder.compiled_calls import GRAPHS_NOTE, UNCOMPILED_NOTE, is_inductor_given_any
 from memplan.estimators.recorder.fake_model import assign_instead_of_swapping
+from memplan.estimators.recorder.forked_run import ForkedRun
 from memplan.estimators.recorder.size_runs import SizeRunner, samples_vary
 from memplan.estimators.recorder.step_recording import RecordedRun, StepRecorder
 from memplan.estimators.recorder.trace_assembly import assemble_trace
@@ -54,6 +55,7 @@ _UNCOUNTED_EVALUATION = "evaluation is not counted, since it cannot be traced ({
 _LEAST_HALF = 8
 _LEAST_USUAL_SIZE = 2  # a batch of one sample takes other paths
 _PLAIN_SOFTMAX = "aten._safe_softmax"  # of ``_scaled_dot_product_attention_math``
+_THREADS = torch.get_num_threads()
 _REAL_RUN_COPIES = 5  # the model, and weights, gradients and two optimizer states of the copy that is run
 
 
@@ -75,6 +77,8 @@ def trace_workload(request: TraceRequest, when_loaded: Callable[[Trace], None] =
         TraceError: the model cannot be traced.
     """
     assign_instead_of_swapping()
+    if request.device.kind is DeviceKind.CUDA:  # forks have none of OpenMP's threads, which copy a batch
+        torch.set_num_threads(1)
     lower_to(request.device)
     emulation = cuda_emulation_for(request.device, card_is_seen=request.card_is_seen)
     try:
@@ -216,7 +220,12 @@ def _trace(recorder: StepRecorder, request: TraceRequest, batches: dict[int, Any
         batch = batches[size] if size in batches else made_batch(recorder.workload, size)
         return recorder.record(size, batch, draws)
 
-    recorded = WorstDrawRecorder(record)
+    forked = ForkedRun(request.batch_sizes[1], record) if recorder.runs_graphs else None  # a compiler takes long
+
+    def found_or_recorded(size: int, draws: RandomDraws) -> RecordedRun:
+        return (None if forked is None else forked.found(size, draws)) or record(size, draws)
+
+    recorded = WorstDrawRecorder(found_or_recorded)
     runner = SizeRunner(
         record=recorded.record,
         sizes=request.batch_sizes,
@@ -270,6 +279,7 @@ def _compute(recorder: StepRecorder, request: TraceRequest, batches: dict[int, A
             hint="keep values of tensors out of Python's control flow there, or try a smaller model of the same kind",
             detail=error.detail,
         ) from error
+    torch.set_num_threads(_THREADS)
     model = built_model(recorder.workload, request.setting.recipe, batches)
     trace = _trace(replace(recorder, model=model, on_fakes=False), request, batches)
     why = f"the step cannot run on fake tensors ({_reason(error)}); it was computed on the CPU at small micro-batches"
