@@ -98,6 +98,14 @@ def is_sharded(model: nn.Module) -> bool:
     return any(each is not None and each.uses_sharded_strategy for each in handles)
 
 
+def innermost_sharded(model: nn.Module) -> list[nn.Module]:
+    """Return the modules for which either FSDP gathers weights and inside of which it gathers no others."""
+    kinds = (FSDPModule, FullyShardedDataParallel)
+    sharded = [each for each in model.modules() if isinstance(each, kinds)]
+    innermost = [each for each in sharded if sum(isinstance(inside, kinds) for inside in each.modules()) == 1]
+    return [each.module if isinstance(each, FullyShardedDataParallel) else each for each in innermost]
+
+
 def offloads_shards(model: nn.Module) -> bool:
     """Whether FSDP keeps shards on the host between steps (``CPUOffloadPolicy``)."""
     states = (each._get_fsdp_state() for each in model.modules() if isinstance(each, FSDPModule))  # noqa: SLF001 - has no other name

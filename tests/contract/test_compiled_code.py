@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -16,12 +16,19 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.checkpoint import checkpoint
 
 from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.estimators.breakdown import live_blocks_at
-from memplan.estimators.recorder.compiled_calls import GRAPHS_NOTE, UNCOMPILED_NOTE, UNFOLLOWED_NOTE
+from memplan.estimators.recorder.compiled_calls import (
+    GRAPHS_NOTE,
+    PARTLY_UNCOMPILED_NOTE,
+    UNCOMPILED_NOTE,
+    UNFOLLOWED_NOTE,
+)
 from memplan.estimators.step_trace import PHASES
 from memplan.results import Component, Phase
 from memplan.units import GIB, MIB
@@ -33,6 +40,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from memplan.estimators import StepTrace
+    from memplan.recipe import Recipe
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")  # of what compile imports
 
@@ -191,6 +199,51 @@ def trace_of(
         optimizer=optimizer,
     )
     return traced(workload, device)
+
+
+def shard_compiled_layers(model: nn.Sequential, _: Recipe) -> None:
+    for name, layer in list(model.named_children()):
+        model.register_module(name, torch.compile(layer))
+        fully_shard(model.get_submodule(name))
+    fully_shard(model)
+
+
+def shard_layers_that_compile_themselves(model: nn.Sequential, _: Recipe) -> None:
+    for layer in model:
+        layer.compile()
+        fully_shard(layer)
+    fully_shard(model)
+
+
+def shard_layers_and_compile_all(model: nn.Sequential, _: Recipe) -> None:
+    for layer in model:
+        fully_shard(layer)
+    fully_shard(model)
+    model.compile()
+
+
+def wrap_compiled_layers(model: nn.Sequential, _: Recipe) -> nn.Module:
+    for name, layer in list(model.named_children()):
+        model.register_module(name, FullyShardedDataParallel(torch.compile(layer), use_orig_params=True))
+    return FullyShardedDataParallel(model, use_orig_params=True)
+
+
+def wrap_layers_and_compile_all(model: nn.Sequential, _: Recipe) -> nn.Module:
+    policy = ModuleWrapPolicy({Net})
+    wrapped = FullyShardedDataParallel(model, auto_wrap_policy=policy, use_orig_params=True)
+    wrapped.compile()
+    return wrapped
+
+
+def sharded_trace_of(shard: Callable[[nn.Module, Recipe], Any], device: DeviceSpec = CARD) -> StepTrace:
+    workload = Workload(
+        model=lambda: nn.Sequential(Net(), Net()),
+        batch=lambda size: torch.zeros(size, WIDTH),
+        loss=lambda model, batch: model(batch).sum(),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        shard=shard,
+    )
+    return traced(workload, device, replace(FOUR_SAMPLES, world_size=4))
 
 
 def kept_rows(trace: StepTrace) -> float:
@@ -357,3 +410,27 @@ def test_two_sizes_are_traced_at_the_same_time_unless_a_fork_would_lack_threads(
     forked, alone = (processes_and_sizes_bytes(str(thread), has_a_thread=thread) for thread in (False, True))
     assert (forked[0], alone[0]) == (2, 1)
     assert forked[1] == alone[1]
+
+
+@pytest.mark.parametrize(
+    ("shard", "notes"),
+    [
+        (shard_compiled_layers, ()),
+        (shard_layers_that_compile_themselves, ()),
+        (shard_layers_and_compile_all, (PARTLY_UNCOMPILED_NOTE,)),
+        (wrap_compiled_layers, ()),
+        (wrap_layers_and_compile_all, (PARTLY_UNCOMPILED_NOTE,)),
+    ],
+)
+def test_what_sharded_layers_compile_is_followed(
+    shard: Callable[[nn.Module, Recipe], Any], notes: tuple[str, ...]
+) -> None:
+    trace = sharded_trace_of(shard)
+    # a product of each layer, and what the second is given; a layer that is gathered takes the rest
+    assert kept_rows(trace) == pytest.approx(3, abs=0.01)
+    assert trace.notes == (*notes, GRAPHS_NOTE)
+
+
+def test_on_the_cpu_what_sharded_layers_compile_is_traced_uncompiled() -> None:
+    trace = sharded_trace_of(shard_layers_and_compile_all, HOST)
+    assert trace.notes == (UNCOMPILED_NOTE,)

@@ -908,17 +908,6 @@ def test_where_every_parameter_is_left_whole_a_note_says_so(world_size: int, cha
     assert note.startswith(f"the shard function leaves every parameter whole, with a world_size of {world_size};")
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")  # of what compile imports
-def test_what_the_shard_function_compiles_is_said_to_be_traced_uncompiled() -> None:
-    def shard(model: nn.Sequential, _: Recipe) -> None:
-        for layer in model:
-            layer.compile()
-            fully_shard(layer)
-
-    (note,) = sharded_over(4, CARD, shard=shard).notes
-    assert "as they run uncompiled" in note
-
-
 def test_the_collectives_of_sharded_models_take_nothing_but_nccls_buffers() -> None:
     assert sharded_over(4, CARD).uncounted == ("NCCL's buffers for sending gradients",)
 

@@ -100,8 +100,6 @@ class CompiledGraphs:
         Raises:
             NotCapturableError: it cannot be turned into graphs.
         """
-        if self.is_capturing:
-            return function(*args, **kwargs)
         call = FunctionCall(function, args, kwargs)
         try:
             graphs = self._known.get(call.key)

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 _PLAIN = (bool, int, float, str)
 _PLACES = frozenset({"layer_idx", "layer_id", "layer_index", "layer_number", "block_idx", "idx", "index"})
@@ -28,15 +28,8 @@ class FunctionCall:
         self._function = function
         self._leaves, self._spec = pytree.tree_flatten((args, kwargs))
         self._places = [at for at, each in enumerate(self._leaves) if isinstance(each, torch.Tensor)]
-        self._modules = _modules_of(function, self._leaves)
-        self._slots: list[tuple[dict[str, Any], str]] = [
-            (holder, name)
-            for root in self._modules
-            for module in root.modules()
-            for holder in (module._parameters, module._buffers)  # noqa: SLF001 - public methods return copies
-            for name, tensor in holder.items()
-            if tensor is not None
-        ]
+        self._modules = modules_behind(function, self._leaves)
+        self._slots = [slot for root in self._modules for module in root.modules() for slot in _slots_of(module)]
         weights = {id(tensor): tensor for holder, name in self._slots if (tensor := holder[name]) is not None}
         self._identities = tuple(weights)
         self.weight_count = len(weights)
@@ -85,7 +78,7 @@ class FunctionCall:
                 holder[name] = tensor
 
 
-def _modules_of(function: Callable[..., Any], leaves: Sequence[Any]) -> tuple[nn.Module, ...]:
+def modules_behind(function: Callable[..., Any], leaves: Sequence[Any] = ()) -> tuple[nn.Module, ...]:
     """Return the modules that a function can reach: its owner, what it closes over, its globals, and its arguments."""
     code = getattr(function, "__code__", None)
     reached = [
@@ -95,6 +88,16 @@ def _modules_of(function: Callable[..., Any], leaves: Sequence[Any]) -> tuple[nn
         *leaves,
     ]
     return tuple(dict.fromkeys(each for each in reached if isinstance(each, nn.Module)))
+
+
+def _slots_of(module: nn.Module) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield where a module has its weights and buffers; what the first FSDP gathers are plain attributes."""
+    for holder in (module._parameters, module._buffers):  # noqa: SLF001 - public methods return copies
+        yield from ((holder, name) for name, tensor in holder.items() if tensor is not None)
+    attributes = vars(module)
+    for name, value in attributes.items():
+        if isinstance(value, torch.Tensor) and value.requires_grad:
+            yield attributes, name
 
 
 def _structure(module: nn.Module) -> Any:

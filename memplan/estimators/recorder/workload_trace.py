@@ -149,7 +149,7 @@ def _trace_loaded(workload: Workload, request: TraceRequest, host_copies: HostCo
 
 def _trace_as_compiled(recorder: StepRecorder, request: TraceRequest, batches: dict[int, Any]) -> StepTrace:
     """Trace the step with what it compiled as Inductor's graphs, or else as it runs uncompiled."""
-    follows = request.device.kind is DeviceKind.CUDA and recorder.workload.shard is None
+    follows = request.device.kind is DeviceKind.CUDA
     was_compiled = is_inductor_given_any()
     compiled = _trace_graphs(recorder, request) if follows and was_compiled else None
     if compiled is not None:

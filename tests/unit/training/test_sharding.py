@@ -14,7 +14,14 @@ from torch.optim import SGD
 
 from memplan.errors import WorkloadError
 from memplan.recipe import Recipe
-from memplan.training.sharding import begin_pass, clip_gradients, is_sharded, join_absent_replicas, shard_model
+from memplan.training.sharding import (
+    begin_pass,
+    clip_gradients,
+    innermost_sharded,
+    is_sharded,
+    join_absent_replicas,
+    shard_model,
+)
 from memplan.workload import Workload
 
 pytestmark = [
@@ -42,6 +49,18 @@ def test_meshes_lie_on_the_one_kind_of_device_whatever_they_are_asked_for() -> N
     join_absent_replicas(4, "cpu")
     mesh = init_device_mesh("cuda", (2, 2), mesh_dim_names=("replicate", "shard"))
     assert (mesh.device_type, tuple(mesh.shape)) == ("cpu", (2, 2))
+
+
+def test_the_innermost_modules_that_gather_weights_are_found_of_either_fsdp() -> None:
+    join_absent_replicas(2, "cpu")
+    layers = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8)), nn.ReLU())
+    assert innermost_sharded(layers) == []
+    fully_shard(layers[1][0])
+    fully_shard(layers[1])
+    assert innermost_sharded(fully_shard(layers)) == [layers[1][0]]
+    layer = nn.Linear(8, 8)
+    wrapped = FullyShardedDataParallel(nn.Sequential(FullyShardedDataParallel(layer)))
+    assert innermost_sharded(wrapped) == [layer]
 
 
 def test_who_joined_others_before_joins_the_new_ones() -> None:
