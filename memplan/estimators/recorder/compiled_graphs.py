@@ -16,13 +16,14 @@ from torch import fx
 from torch._functorch.aot_autograd import aot_function
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext, detect_fake_mode, tracing
+from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.fx_passes.joint_graph import joint_graph_passes
 from torch._inductor.virtualized import V
 from torch.fx import traceback
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from memplan.estimators.absent_card.cuda_emulation import emulation_suspended
-from memplan.estimators.lowering.card_decompositions import card_decompositions
+from memplan.estimators.lowering.card_decompositions import as_on_a_card, as_written
 from memplan.estimators.lowering.inductor_code import inductor_code
 from memplan.estimators.lowering.padded_products import products_padded
 from memplan.estimators.recorder.capture_context import as_if_compiling, forget_modules, name_modules
@@ -172,13 +173,13 @@ class CompiledGraphs:
             bw_compiler=functools.partial(self._lowered, is_backward=True),
             inference_compiler=functools.partial(self._lowered_inference, weight_count=call.weight_count),
             partition_fn=functools.partial(self._partitioned, weight_count=call.weight_count),
-            decompositions=card_decompositions(),
+            decompositions=select_decomp_table(),
             num_params_buffers=call.weight_count,
             keep_inference_input_mutations=True,
         )
         self.is_capturing = True
         try:
-            with self._operators.set_aside():
+            with self._operators.set_aside(), as_on_a_card():
                 examples = tuple(map(_example_of, call.tensors))
                 with tracing(TracingContext(detect_fake_mode(examples))):
                     run(*examples)
@@ -213,7 +214,8 @@ class CompiledGraphs:
         is_inference: bool = False,
         is_backward: bool = False,
     ) -> Callable[[list[Any]], Any]:
-        code = inductor_code(gm, example_inputs, self._card, is_inference=is_inference, is_backward=is_backward)
+        with as_written():
+            code = inductor_code(gm, example_inputs, self._card, is_inference=is_inference, is_backward=is_backward)
         run_code = self._runner.loaded(code)
 
         def run(inputs: list[Any]) -> Any:
