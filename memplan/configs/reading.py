@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from memplan.configs.companions import companions_of, launched, recipe_beside, remarks_on, replicas_launched
 from memplan.configs.ecosystems.plain import Plain
@@ -45,6 +45,7 @@ def read_config(
     knob_keys: Mapping[str, str] | None = None,
     workload_target: str | None = None,
     micro_batch_size: int | None = None,
+    command_line: str = "",
 ) -> UserConfig:
     """Read a config file of any known ecosystem.
 
@@ -58,6 +59,7 @@ def read_config(
         workload_target: ``package.module:function``; None takes what the config or the project names, or what
             makes one of any config of the ecosystem.
         micro_batch_size: what the recipe has where the config sets none; None refuses such a config.
+        command_line: the training command, which may say other values of a script's arguments.
 
     Raises:
         ConfigError: a file cannot be read, the files do not go together, a knob's key is not there, or a value is out
@@ -71,18 +73,21 @@ def read_config(
     beside = companions_of(document, named.beside, ecosystem)
     target = workload_target or options.workload or ecosystem.workload_target
     original = find_original(document)
-    recipe = launched(_recipe(ecosystem, document, keys, micro_batch_size), keys, beside)
+    said = ecosystem.values_said(document, command_line)
+    started = replace(document, values={**document.values, **said})
+    recipe = launched(_recipe(ecosystem, started, keys, micro_batch_size), keys, beside)
     return UserConfig(
         document=document,
         format_name=ecosystem.name,
         recipe=recipe,
-        knobs=knobs_at(document, keys),
+        knobs=knobs_at(started, keys),
         workload_target=target,
         search_path=search_path_of(document.path, target),
         original=original,
         memplan_options=options,
         notes=(
             *_remarks_on(document, ecosystem, keys, declared=declared),
+            *_remarks_on_command(said, keys),
             *remarks_on(beside, document, ecosystem),
             *remarks_on_sidecar(document),
             *_remarks_on_lost_lengths(document, original, keys),
@@ -90,6 +95,7 @@ def read_config(
         ),
         replicas=replicas_launched(document, beside, ecosystem),
         companions=tuple(_companion(each, document, recipe) for each in beside if each.spelled_out),
+        said=said,
     )
 
 
@@ -221,6 +227,13 @@ def _remarks_on_environment(document: Document, keys: KnobKeys) -> list[str]:
     )
     taken = [f"{each}={os.environ[each]}" for each in names if each in os.environ]
     return [f"taken from the environment: {', '.join(taken)}"] if taken else []
+
+
+def _remarks_on_command(said: Mapping[str, Any], keys: KnobKeys) -> list[str]:
+    """Name what was taken from the training command."""
+    known = {each for found in keys.values() for each in found}
+    taken = [f"{key}={value}" for key, value in said.items() if key in known]
+    return [f"taken from the command: {', '.join(taken)}"] if taken else []
 
 
 def _remarks_on_names(own: KnobKeys, declared: KnobKeys) -> list[str]:

@@ -140,6 +140,7 @@ class UserConfig:
         companions: what must agree with this config and is patched together with it.
         replicas: data-parallel replicas that the launcher it belongs to starts; None where it does not say.
         within: key of the config, whose companion this is, that holds it as a section; empty for a file of its own.
+        said: values that the training command says over the file's, by dotted key.
     """
 
     document: Document
@@ -154,6 +155,7 @@ class UserConfig:
     companions: tuple[UserConfig, ...] = ()
     replicas: int | None = None
     within: str = ""
+    said: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def path(self) -> Path:
@@ -167,8 +169,8 @@ class UserConfig:
 
     @property
     def values(self) -> dict[str, Any]:
-        """The effective config as plain nested data."""
-        return self.document.values
+        """The effective config as plain nested data, with what the training command says."""
+        return {**self.document.values, **self.said}
 
     @property
     def workload(self) -> WorkloadReference:

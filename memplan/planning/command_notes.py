@@ -9,14 +9,17 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, TypeAlias
 
+from memplan.configs import expressible
 from memplan.planning.line_to_run import flags_without_placeholder, takes_more_flags
 from memplan.probe.commands.endings import ENDED_BY_ITSELF
 from memplan.probe.commands.template import PlaceholderName, parse_template
+from memplan.recipe import Precision
 from memplan.workload import TrainingCommand
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from memplan.configs import UserConfig
     from memplan.patches import ConfigPatch
     from memplan.planning.subject import Subject
     from memplan.probe.commands.template import CommandTemplate
@@ -42,8 +45,10 @@ def command_notes(subject: Subject, trials: Sequence[Trial], recipe: Recipe) -> 
     notes = _note_on_flat_peaks(trials, template) or _note_on_unfilled_batches(trials)
     if subject.config is None and recipe.global_batch_size != subject.current.global_batch_size:
         notes.append(_note_on_own_rate(trials))
-    if not template.has(PlaceholderName.PRECISION) and subject.config is None:
+    if not template.has(PlaceholderName.PRECISION) and not _may_say_precision(subject.config):
         notes.append(f"the precision is the command's own and is shown as {subject.current.precision}")
+    if recipe.learning_rate != subject.current.learning_rate:
+        notes += _note_on_other_rate(subject.current, trials)
     if subject.as_written(recipe).precision != recipe.precision:
         notes.append(f"the config has no word for {recipe.precision}: only the line to run sets it")
     notes += _note_on_slow_starts(trials, subject.source.steps)
@@ -151,6 +156,25 @@ def _note_on_own_rate(trials: Sequence[Trial]) -> str:
     if len(taken) > 1 and _are_equal(taken.values()):
         return "the script's learning rate is the same at any batch: scale it from the samples that it was chosen for"
     return "memplan does not know the learning rate; scale it with the samples per optimizer step"
+
+
+def _note_on_other_rate(current: Recipe, trials: Sequence[Trial]) -> list[str]:
+    """Doubt that the script takes the config's rate, if its optimizer had another."""
+    read = [each.outcome.measurement for each in trials if each.recipe == current]
+    rates = [found.learning_rate for found in read if found is not None and found.learning_rate is not None]
+    if not rates or current.learning_rate is None or _are_equal((rates[0], current.learning_rate)):
+        return []
+    had = f"the optimizer's rate was {rates[0]:.4g}, where the config says {current.learning_rate:g}"
+    return [f"{had}: check that the script takes it from there, before you take the new one"]
+
+
+def _may_say_precision(config: UserConfig | None) -> bool:
+    """Whether a config has words for several precisions, so that its own is known; or none can be written into it."""
+    if config is None:
+        return False
+    recipes = [replace(config.recipe, precision=each) for each in Precision]
+    said = [each.precision for each in recipes if expressible(config, each) is None]
+    return said != [config.recipe.precision]
 
 
 def _are_equal(rates: Collection[float]) -> bool:

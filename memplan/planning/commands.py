@@ -89,13 +89,17 @@ def config_beside(
     if not paths:
         return None, ()
     try:
-        return read_config(*paths, format_name=format_name, knob_keys=knob_keys, workload_target=workload), ()
+        line = "" if command is None else command.template
+        config = read_config(
+            *paths, format_name=format_name, knob_keys=knob_keys, workload_target=workload, command_line=line
+        )
     except ConfigError as error:
         is_left_to_it = command is not None and not parse_template(command.template).has(PlaceholderName.PATCHED_CONFIG)
         if not is_left_to_it or format_name is not None or knob_keys or not all(each.is_file() for each in paths):
             raise
         told = MemplanError(error.problem, where=error.where)  # without the hint, which may be to give a command
         return None, (f"no patch: {told}",)
+    return config, ()
 
 
 def subject_for(

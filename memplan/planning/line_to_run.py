@@ -8,27 +8,36 @@ from typing import TYPE_CHECKING
 
 from memplan.configs import KnobName
 from memplan.configs.knobs import LENGTH_KNOBS
+from memplan.configs.languages.argparse_line import values_said, with_value
+from memplan.configs.languages.argparse_source import flag_in
+from memplan.configs.languages.literals import python_word
+from memplan.configs.languages.registry import ARGUMENTS
 from memplan.probe.commands.template import PlaceholderName, fill_template, parse_template
 from memplan.workload import TrainingCommand
 
 if TYPE_CHECKING:
+    from memplan.configs import UserConfig
     from memplan.patches import ConfigPatch
     from memplan.planning.subject import Subject
     from memplan.recipe import Recipe
 
 _OPERATORS = re.compile(r"[|&;<>#\n]")
-_FLAG = re.compile(r"--(?P<name>[\w-]+) \S+")
 
 
 def command_to_run(subject: Subject, recipe: Recipe, patch: ConfigPatch | None = None) -> str | None:
     """Return the line that trains a recipe, ``{steps}`` left to the user; None where the subject is no command.
 
-    Flags of the change that it has no placeholders for are behind it, where its program takes them.
+    What it says of a script's arguments changes as the plan has it. Flags of the change that it has no placeholders for
+    are behind it, where its program takes them.
     """
     if not isinstance(subject.source, TrainingCommand):
         return None
     template = parse_template(subject.source.template)
     line = fill_template(template, recipe, config_path=subject.source.config_path, steps=None)
+    if subject.config is not None:
+        for each in patch.changes if patch is not None else ():
+            if each.key in subject.config.said:
+                line = with_value(subject.config.document.source.text, line, each.key, each.value)
     more = flags_without_placeholder(subject, patch) if takes_more_flags(subject.source) else ""
     return f"{line} {more}" if more else line
 
@@ -43,9 +52,17 @@ def flags_without_placeholder(subject: Subject, patch: ConfigPatch | None) -> st
     config, source = subject.config, subject.source
     if config is None or not isinstance(source, TrainingCommand) or patch is None or patch.files:
         return ""
+    if config.document.language is not ARGUMENTS:
+        return ""
+    text = config.document.source.text
+    said = values_said(text, source.template)
+    unsaid = (each for each in patch.changes if each.key in _keys_to_say(config, source) and each.key not in said)
+    words = ((each, python_word(each.value)) for each in unsaid)
+    return " ".join(f"{flag_in(text, each.key)} {shlex.quote(word)}" for each, word in words if word is not None)
+
+
+def _keys_to_say(config: UserConfig, source: TrainingCommand) -> set[str]:
+    """Return the arguments for a plan's rates and lengths, which may have no placeholders."""
     has_rate = parse_template(source.template).has(PlaceholderName.LEARNING_RATE)
-    unsaid = (KnobName.MIN_LEARNING_RATE, *LENGTH_KNOBS, *(() if has_rate else (KnobName.LEARNING_RATE,)))
-    keys = {each.key for each in config.knobs if each.name in unsaid}
-    said = {each.partition("=")[0] for each in shlex.split(source.template)}
-    flags = [each for each in _FLAG.finditer(patch.override_line or "") if each["name"].replace("-", "_") in keys]
-    return " ".join(each[0] for each in flags if f"--{each['name']}" not in said)
+    names = (KnobName.MIN_LEARNING_RATE, *LENGTH_KNOBS, *(() if has_rate else (KnobName.LEARNING_RATE,)))
+    return {each.key for each in config.knobs if each.name in names}

@@ -79,6 +79,10 @@ class Ecosystem(ABC):
         """
         return {}
 
+    def values_said(self, document: Document, line: str) -> Mapping[str, Any]:
+        """Return the values that a training command says over those of the config, by dotted key."""
+        return {}
+
     def own_keys(self, document: Document) -> KnobKeys:
         """Return the dotted keys at which this ecosystem keeps the knobs, those present in the config only."""
         return keys_in(document.values, self.keys)

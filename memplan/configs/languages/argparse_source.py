@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _SWITCHES = {"store_true": False, "store_false": True}
 _BOTH_WAYS = "BooleanOptionalAction"
+_WITH_WORDS = ("store", "append", "extend")
 _OFF = "no"
 
 
@@ -30,20 +31,64 @@ class Argument:
 
     Args:
         key: the name under which ``argparse`` keeps its value.
-        flag: how the command line calls it.
+        flags: how the command line may call it.
         call: where it is declared.
         default: the expression of its default; None where it has none.
     """
 
     key: str
-    flag: str
+    flags: tuple[str, ...]
     call: ast.Call
     default: ast.expr | None
+
+    @property
+    def flag(self) -> str:
+        """How the command line calls it, in full."""
+        return next((each for each in self.flags if each.startswith("--")), self.flags[0])
+
+    @property
+    def type_name(self) -> str | None:
+        """The name of the function that makes its values, or the type of its default; None for neither."""
+        declared = next((each.value for each in self.call.keywords if each.arg == "type"), None)
+        if declared is not None:
+            return ast.unparse(declared)
+        value = _default_value(self)
+        return None if value is None or isinstance(value, str | bool) else type(value).__name__
+
+    @property
+    def action(self) -> str | None:
+        """What the parser does with it, by name; None for what it does if it is not told."""
+        declared = next((each.value for each in self.call.keywords if each.arg == "action"), None)
+        if declared is None:
+            return None
+        return str(declared.value) if isinstance(declared, ast.Constant) else ast.unparse(declared).rpartition(".")[2]
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether it has no word behind it."""
+        return self.action not in (None, *_WITH_WORDS)
+
+    @property
+    def negated_flags(self) -> tuple[str, ...]:
+        """Flags that turn it off, of a switch that works both ways."""
+        return tuple(each.replace("--", "--no-", 1) for each in self.flags) if self.action == _BOTH_WAYS else ()
+
+    @property
+    def takes_several(self) -> bool:
+        """Whether several words are behind it."""
+        return any(each.arg == "nargs" for each in self.call.keywords)
+
+    def value_switched_by(self, flag: str) -> bool | None:
+        """Return the value that a flag without a word behind it gives; None where it gives none."""
+        if self.action == _BOTH_WAYS:
+            return flag not in self.negated_flags
+        found = _SWITCHES.get(self.action or "")
+        return None if found is None else not found
 
 
 def declares_arguments(text: str) -> bool:
     """Whether a Python text is a script that declares arguments, and not a config."""
-    return "add_argument" in text and any(True for _ in _arguments(text))
+    return "add_argument" in text and any(True for _ in arguments_in(text))
 
 
 def load_arguments(text: str, *, where: str) -> dict[str, Any]:  # noqa: ARG001 - as the other languages' loaders
@@ -54,7 +99,7 @@ def load_arguments(text: str, *, where: str) -> dict[str, Any]:  # noqa: ARG001 
 
 def flag_in(text: str, key: str) -> str:
     """Return how the command line calls an argument."""
-    return next((each.flag for each in _arguments(text) if each.key == key), f"--{key}")
+    return next((each.flag for each in arguments_in(text) if each.key == key), f"--{key}")
 
 
 def switch_in(text: str, key: str, *, value: bool) -> str | None:
@@ -70,11 +115,9 @@ def is_told_by_a_word(text: str, key: str) -> bool:
 
 
 def _switch(argument: Argument, *, value: bool) -> str | None:
-    actions = [each.value for each in argument.call.keywords if each.arg == "action"]
-    if any(ast.unparse(each).rpartition(".")[2] == _BOTH_WAYS for each in actions):
+    if argument.action == _BOTH_WAYS:
         return argument.flag if value else argument.flag.replace("--", "--no-", 1)
-    action = _literals_of(argument).get("action")
-    return argument.flag if isinstance(action, str) and _SWITCHES.get(action) is (not value) else None
+    return argument.flag if _SWITCHES.get(argument.action or "") is (not value) else None
 
 
 def choices_in(text: str, key: str) -> tuple[Any, ...]:
@@ -105,12 +148,13 @@ def no_addition(_text: str, _entries: dict[str, str]) -> Edit | None:
 
 def _by_key(text: str) -> dict[str, list[Argument]]:
     found: dict[str, list[Argument]] = {}
-    for each in _arguments(text):
+    for each in arguments_in(text):
         found.setdefault(each.key, []).append(each)
     return found
 
 
-def _arguments(text: str) -> Iterator[Argument]:
+def arguments_in(text: str) -> Iterator[Argument]:
+    """Yield the arguments that a script declares, in order."""
     body = statements(text) or []
     later = {each.arg: each.value for call in _calls_of(body, "set_defaults") for each in call.keywords}
     for call in _calls_of(body, "add_argument"):
@@ -133,11 +177,10 @@ def _are_equal(values: list[Any]) -> bool:
 
 def _argument(call: ast.Call, flags: list[str]) -> Argument:
     keywords = {each.arg: each.value for each in call.keywords if each.arg is not None}
-    flag = next((each for each in flags if each.startswith("--")), flags[0])
     named = keywords.get("dest")
     key = named.value if isinstance(named, ast.Constant) and isinstance(named.value, str) else None
-    key = flag.lstrip("-").replace("-", "_") if key is None else key
-    return Argument(key=key, flag=flag, call=call, default=keywords.get("default"))
+    argument = Argument(key=key or "", flags=tuple(flags), call=call, default=keywords.get("default"))
+    return argument if key is not None else replace(argument, key=argument.flag.lstrip("-").replace("-", "_"))
 
 
 def _default_value(argument: Argument) -> Any:

@@ -113,7 +113,7 @@ def draft_flags(config: UserConfig, change: RecipeChange) -> Draft:
         before=text,
         text=text,
         assignments=tuple(_changed_assignments(config, change)),
-        expected=config.values,
+        expected=config.document.values,
         notes=(),
     )
 
@@ -136,7 +136,7 @@ def _in_place(config: UserConfig, change: RecipeChange, assignments: list[Assign
     beside, group_notes = group_patches(document, assignments)
     notes += group_notes
     changed = with_followed_names(document, assignments)
-    expected = _with(config.values, changed)
+    expected = _with(document.values, changed)
     if assignments and document.language.comment_prefix is not None:
         marker = marker_line(config, change, assignments, parent=config, over=bases_named_in(document.source))
         text = splice(text, [marker_edit(text, marker)])

@@ -98,6 +98,29 @@ def test_flags_of_a_change_are_in_the_line_to_run_or_named(tmp_path: Path) -> No
     assert notes_on_line_to_run(told, recipe, patch) == (said,)
 
 
+def test_what_the_command_says_of_a_scripts_arguments_is_where_the_plan_starts_and_changes_in_its_line(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "train.py"
+    declared = ("'--batch_size'", 4), ("'--lr', '--learning-rate'", 0.5), ("'-j', '--workers'", 4)
+    path.write_text("".join(f"p.add_argument({flags}, default={value})\n" for flags, value in declared))
+    command = CommandOptions(template="t -j0 --learning-rate 0.001 --batch_size {micro_batch_size}")
+    config, _ = config_beside(command, [path], format_name=None, knob_keys=None, workload=None)
+    assert config is not None
+    assert config.notes[-1] == "taken from the command: workers=0, lr=0.001"
+    subject, request = subject_of_command(command, config, PlanRequest())
+    assert subject.current == Recipe(micro_batch_size=4, learning_rate=0.001)
+    recipe = Recipe(micro_batch_size=8, learning_rate=0.002)
+    patch = write_patch(recipe, subject, request, why="it fits")
+    assert patch is not None
+    assert [(each.key, each.before, each.after) for each in patch.changes] == [
+        ("batch_size", "4", "8"),
+        ("lr", "0.001", "0.002"),
+    ]
+    assert command_to_run(subject, recipe, patch) == "t -j0 --learning-rate 0.002 --batch_size 8"
+    assert notes_on_line_to_run(subject, recipe, patch) == ()
+
+
 def test_a_config_that_only_the_command_reads_is_left_to_it_without_a_hint_at_a_command(tmp_path: Path) -> None:
     path = tmp_path / "train.gin"
     path.write_text("train.batch_size = 4\n")
@@ -289,6 +312,34 @@ def test_what_becomes_of_the_rate_is_told_by_what_the_script_does(
     trials = [with_rates(*each) for each in zip((4, 8), rates, taken, strict=True)]
     assert any(each.startswith(said) for each in command_notes(subject, trials, trials[1].recipe))
     assert not any("learning rate" in each for each in command_notes(subject, trials, subject.current))
+
+
+@pytest.mark.parametrize(("optimizers_rate", "is_told"), [(0.5, False), (0.004, True), (None, False)])
+def test_a_rate_of_the_optimizer_that_is_not_the_configs_is_told_before_it_changes(
+    tmp_path: Path, optimizers_rate: float | None, is_told: bool
+) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("batch_size: 4\nlr: 0.5\n")
+    command = CommandOptions(template="t {config} {micro_batch_size}", config_path=path)
+    subject, _ = subject_of_command(command, read_config(path), PlanRequest())
+    found = with_rates(4, optimizers_rate, optimizers_rate)
+    trials = [replace(found, recipe=subject.current)]
+    said = "the optimizer's rate was 0.004, where the config says 0.5: check that the script takes it from there"
+    notes = command_notes(subject, trials, Recipe(micro_batch_size=8, learning_rate=1.0))
+    assert any(each.startswith(said) for each in notes) is is_told
+    assert not any(said in each for each in command_notes(subject, trials, subject.current))
+
+
+@pytest.mark.parametrize(("setting", "is_told"), [("", True), ("precision: fp32\n", False)])
+def test_a_precision_that_the_config_has_no_word_for_is_said_to_be_the_commands(
+    tmp_path: Path, setting: str, is_told: bool
+) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(f"batch_size: 4\n{setting}")
+    command = CommandOptions(template="t {patched_config}", config_path=path)
+    subject, _ = subject_of_command(command, read_config(path), PlanRequest())
+    notes = command_notes(subject, (), subject.current)
+    assert ("the precision is the command's own and is shown as fp32" in notes) is is_told
 
 
 def test_trials_that_came_to_the_end_of_the_script_are_named() -> None:
