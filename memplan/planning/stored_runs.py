@@ -59,13 +59,19 @@ def stored_patch(store: Path, run_id: str) -> ConfigPatch:
     journal = Journal(store)
     stored = journal.load(run_id)
     if stored.status in (RunStatus.RUNNING, RunStatus.INTERRUPTED):
-        raise PatchError(f"run {stored.run_id} was not finished", hint="the same probe command resumes it")
+        hints = ("the same probe command resumes it", _last_patched(journal))
+        raise PatchError(f"run {stored.run_id} was not finished", hint="; ".join(filter(None, hints)))
     if stored.plan is None or stored.plan.config_patch is None:
-        patched = (each.run_id for each in journal.runs() if each.plan is not None and each.plan.config_patch)
-        last = next(patched, None)
-        hint = None if last is None else f"the last run with one is {last}"
-        raise PatchError(f"run {stored.run_id} has no patch: {_why_without_patch(stored.plan)}", hint=hint)
+        why = _why_without_patch(stored.plan)
+        raise PatchError(f"run {stored.run_id} has no patch: {why}", hint=_last_patched(journal))
     return stored.plan.config_patch
+
+
+def _last_patched(journal: Journal) -> str | None:
+    """Name the last run with a patch; None where there is none."""
+    patched = (each.run_id for each in journal.runs() if each.plan is not None and each.plan.config_patch)
+    last = next(patched, None)
+    return None if last is None else f"the last run with a patch is {last}"
 
 
 def _why_without_patch(plan: Plan | None) -> str:

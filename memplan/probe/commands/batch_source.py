@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from memplan.probe.commands.events import LoaderUse, StepEnded
 
+_FEWEST_PARTS = 2
 _MOST_AHEAD = 1  # batches that frameworks fetch before they are trained on; beyond, as by threads, nothing is told
 
 
@@ -32,6 +33,22 @@ def samples_short_of(steps: Sequence[StepEnded]) -> tuple[int, int] | None:
     if use is None or use.asked is None or use.available is None or use.available >= use.asked:
         return None
     return use.asked, use.available
+
+
+def samples_of_split(steps: Sequence[StepEnded], *, micro_batch_size: int, passes: int) -> int | None:
+    """Return the samples of a batch where the script splits what it was told into so many passes; else None.
+
+    Loaders of batches that were put together before say that theirs have one sample: these would be far too few.
+
+    Args:
+        steps: those of a process.
+        micro_batch_size: what the script was told.
+        passes: backward passes of a usual step.
+    """
+    use = _known_use(steps)
+    if use is None or use.asked is None or passes < _FEWEST_PARTS or use.asked >= micro_batch_size:
+        return None
+    return use.asked if micro_batch_size - use.asked < use.asked * passes <= micro_batch_size else None
 
 
 def partial_steps(steps: Sequence[StepEnded]) -> list[bool] | None:
@@ -58,12 +75,15 @@ def durations_s(steps: Sequence[StepEnded]) -> list[float]:
 
 
 def paused_steps(steps: Sequence[StepEnded]) -> list[bool]:
-    """Return which steps come after an evaluation amid an epoch: another loader began, and the training's did not."""
+    """Return which steps come after an evaluation amid an epoch, or amid themselves.
+
+    Another loader began, and no batch of an epoch of the training's is known to be their first.
+    """
     number = loader_trained_on(steps)
     return [
         number is not None
         and any(use.begun and use.number != number for use in step.loaders)
-        and not any(use.begun and use.number == number for use in step.loaders)
+        and not any(use.since_first_s is not None and use.number == number for use in step.loaders)
         for step in steps
     ]
 

@@ -63,7 +63,7 @@ class LoaderUse:
         begun: whether an iterator over it began since the step before.
         fetched: batches that it made since then, by whatever thread.
         since_first_s: how long before the end of the step the first batch of that iterator was there; None where none
-            began.
+            began, or batches of another were among the step's.
         asked: samples of a full batch; None where the loader does not say, as for the others.
         available: samples that there are.
         drops_last: whether a last batch of fewer samples is dropped.
@@ -181,11 +181,15 @@ class HookFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepsFinished:
-    """A process took all its steps and leaves; ``is_finite`` is about its parameters."""
+    """A process took all its steps and leaves; ``is_finite`` is about its parameters.
+
+    ``folder_of_workers`` is a temporary one, which it does not remove; None for none.
+    """
 
     pid: int
     is_finite: bool
     loss_scale: float | None
+    folder_of_workers: str | None = None
 
 
 Event = (

@@ -309,7 +309,7 @@ class Observer:
     def _tell_the_end(self) -> None:
         loss_scale = None if self._scaler is None else float(self._scaler.get_scale())
         is_finite = figures.are_finite(self._parameters())
-        self.tell("finished", is_finite=is_finite, loss_scale=loss_scale)
+        self.tell("finished", is_finite=is_finite, loss_scale=loss_scale, folder_of_workers=_folder_of_workers())
 
     def _await_leave(self) -> None:
         """Stay, idle, until memplan has asked the driver what this process holds."""
@@ -318,6 +318,12 @@ class Observer:
             if (Path(self._leave_folder) / str(os.getpid())).exists():
                 return
             time.sleep(0.01)
+
+
+def _folder_of_workers() -> str | None:
+    """Return the folder that ``multiprocessing`` makes for data loaders' workers, and would remove at exit."""
+    process = sys.modules.get("multiprocessing.process")
+    return None if process is None else process.current_process()._config.get("tempdir")  # noqa: SLF001 - there is no other way
 
 
 def observe_this_process(settings: str) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import time
 import weakref
 from typing import Any
@@ -24,11 +25,13 @@ class LoaderUse:
         self.number, self.facts = number, facts
         self.begun = False
         self.fetched = 0
+        self.has_earlier = False  # batches of an iterator before the one that began last
         self.first_at: float | None = None  # when the first batch since it began was there
 
     def told(self) -> dict[str, Any]:
         """Return it as the event of a step has it."""
-        since_first_s = None if self.first_at is None else time.perf_counter() - self.first_at
+        first_at = None if self.has_earlier else self.first_at
+        since_first_s = None if first_at is None else time.perf_counter() - first_at
         seen = {"number": self.number, "begun": self.begun, "fetched": self.fetched, "since_first_s": since_first_s}
         return {**seen, **self.facts}
 
@@ -60,13 +63,15 @@ class LoaderWatch:
     def _beginning(self, own: Any) -> Any:
         @functools.wraps(own)
         def begin_then_look(iterator: Any, loader: Any, *arguments: Any, **options: Any) -> None:
+            with contextlib.suppress(Exception):
+                _give_workers_one_folder(loader)
             own(iterator, loader, *arguments, **options)
             with contextlib.suppress(Exception):  # the script must not notice
                 number = self._numbers.setdefault(loader, len(self._numbers))
                 facts = facts_of(loader)
                 iterator._use_seen_by_memplan = (number, facts)  # noqa: SLF001 - a mark of its own
                 use = self._use(number, facts)
-                use.begun, use.first_at = True, None
+                use.begun, use.first_at, use.has_earlier = True, None, use.fetched > 0
                 if facts["drops_last"] and not facts["batches"]:
                     self._tell("short", asked=facts["asked"], available=facts["available"])
 
@@ -88,6 +93,12 @@ class LoaderWatch:
 
     def _use(self, number: int, facts: dict[str, Any]) -> LoaderUse:
         return self._uses.setdefault(number, LoaderUse(number, facts))
+
+
+def _give_workers_one_folder(loader: Any) -> None:
+    """Make the folder of ``multiprocessing`` here, which workers have from here then, so that it can be told."""
+    if loader.num_workers:
+        sys.modules["multiprocessing.util"].get_temp_dir()  # PyTorch's loaders have it loaded
 
 
 def facts_of(loader: Any) -> dict[str, Any]:

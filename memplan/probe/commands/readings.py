@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import TYPE_CHECKING, TypeVar
 
-from memplan.probe.commands.batch_source import samples_short_of
+from memplan.probe.commands.batch_source import samples_of_split, samples_short_of
 from memplan.probe.commands.events import BatchUnfilled, BytesHeld, HookFailed, OptimizerBuilt, StepEnded, StepsFinished
 from memplan.probe.commands.timed_steps import NOTHING_TIMED, time_steps, usual_passes
 from memplan.probe.readings import search_note
@@ -30,6 +30,10 @@ T = TypeVar("T")
 _MORE_PASSES = (
     "optimizer steps make more backward passes than asked for, each counted as a micro-batch of its own: does the "
     "script accumulate by itself, or go backward from several losses?"
+)
+_SPLIT = (
+    "the script's data loader makes batches of {samples} samples, not {asked}: it splits what it is told, and "
+    "accumulates by itself"
 )
 _FEWER_PASSES = (
     "optimizer steps make fewer backward passes than asked for: does the script heed what {accumulation_steps} sets?"
@@ -77,7 +81,7 @@ def measure(
     events: Sequence[Event],
     outside: OutsideReadings,
     *,
-    micro_batch_size: int,
+    samples_of_pass: int,
     accumulation_steps: int | None,
     usual_context_bytes: int,
 ) -> Measurement | None:
@@ -86,7 +90,7 @@ def measure(
     Args:
         events: what the processes reported, in order.
         outside: what was seen of them.
-        micro_batch_size: samples of one forward pass of one replica.
+        samples_of_pass: samples of one forward pass of one replica.
         accumulation_steps: forward passes per optimizer step that the script was told; None where only it knows. Its
             backward passes are counted then, and where they are fewer.
         usual_context_bytes: of the card, where the driver does not tell.
@@ -108,7 +112,7 @@ def measure(
         breakdown=peaks.breakdown,
         has_own_context=False,
         step_times_s=timing.durations_s,
-        samples_per_s=len(last) * micro_batch_size * passes / step_s,
+        samples_per_s=len(last) * samples_of_pass * passes / step_s,
         losses=(),
         alloc_retries=sum(step.card.alloc_retries for step in last.values() if step.card),
         optimizer_name=" + ".join(held.optimizers) or None,
@@ -151,6 +155,19 @@ def available_samples(events: Sequence[Event], recipe: Recipe) -> int | None:
     return next((each.available for each in reversed(unfilled) if each.asked == recipe.micro_batch_size), None)
 
 
+def samples_of_pass(events: Sequence[Event], recipe: Recipe) -> int:
+    """Return how many samples a forward pass has: fewer than a micro-batch where data or script do not fill it."""
+    return available_samples(events, recipe) or _samples_of_part(events, recipe) or recipe.micro_batch_size
+
+
+def _samples_of_part(events: Sequence[Event], recipe: Recipe) -> int | None:
+    """Return the samples of a pass where the script splits a micro-batch by itself; else None."""
+    if recipe.accumulation_steps > 1:
+        return None
+    passes = passes_per_step(events)
+    return samples_of_split(_lead_steps(events), micro_batch_size=recipe.micro_batch_size, passes=passes)
+
+
 def first_bad_loss(events: Sequence[Event]) -> int | None:
     """Return the first step behind the warm-up that went backward from a loss which was not finite; None for none."""
     warmup = warmup_of(max((event.step for event in events if isinstance(event, StepEnded)), default=2))
@@ -168,9 +185,11 @@ def notes_on(events: Sequence[Event], recipe: Recipe) -> tuple[str, ...]:
         )
     if any(isinstance(event, StepEnded) and not event.optimizers for event in events):
         notes.append(_NO_OPTIMIZER)
+    elif (samples := _samples_of_part(events, recipe)) is not None:
+        notes.append(_SPLIT.format(samples=samples, asked=recipe.micro_batch_size))
     elif replicas and passes > recipe.accumulation_steps:  # without the number, which varies in a warm-up
         notes.append(_MORE_PASSES)
-    elif replicas and not _any_step_makes(events, recipe.accumulation_steps):  # an epoch's rest may be the usual one
+    elif replicas and _accumulates_less(events, recipe.accumulation_steps):
         notes.append(_FEWER_PASSES)
     if _timing(events).leaves_out_partial:
         notes.append(_PARTIAL_BATCHES)
@@ -182,8 +201,9 @@ def notes_on(events: Sequence[Event], recipe: Recipe) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _any_step_makes(events: Sequence[Event], passes: int) -> bool:
-    return any(isinstance(event, StepEnded) and event.passes == passes for event in events)
+def _accumulates_less(events: Sequence[Event], asked: int) -> bool:
+    """Whether every step makes fewer passes than were asked for: those of an epoch's rest may be the usual ones."""
+    return all(event.passes < asked for event in events if isinstance(event, StepEnded))
 
 
 def _searched_bytes(events: Sequence[Event]) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import tempfile
 import time
@@ -40,6 +41,7 @@ from memplan.probe.commands.readings import (
     available_samples,
     measure,
     notes_on,
+    samples_of_pass,
     training_pids,
     warmup_of,
 )
@@ -52,7 +54,7 @@ from memplan.probe.trials import MOST_SKIPPED_STEPS, TrialPhase, TrialProgress, 
 from memplan.results import Outcome, OutcomeKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from memplan.children import ChildEnding
     from memplan.probe.commands.events import Event
@@ -90,6 +92,7 @@ def run_command_trial(
         started = CommandLine(text=line, working_folder=command.working_folder, environment=environment)
         ending = run_child(WORKER_MODULE, started, watch=watch.find_reason_to_stop)
         watch.hear()
+    _remove_folders_of_workers(watch.events)
     verdict = watch.verdict or _failure(request, watch, ending, was_killed=has_killed_since(kills_before))
     verdict = verdict or judge_place(watch.events, request)
     measurement = None if verdict else watch.measure()
@@ -111,6 +114,13 @@ def run_command_trial(
         notes=notes_on(watch.events, request.recipe),
         available_samples=available,
     )
+
+
+def _remove_folders_of_workers(events: Sequence[Event]) -> None:
+    """Remove what processes that ended at once have left among temporary files; no worker is left by now."""
+    for each in events:
+        if isinstance(each, StepsFinished) and each.folder_of_workers is not None:
+            shutil.rmtree(each.folder_of_workers, ignore_errors=True)
 
 
 def _patched_config(command: TrainingCommand, folder: Path) -> str | None:
@@ -230,7 +240,7 @@ class _Watch:
         return measure(
             self.events,
             outside,
-            micro_batch_size=available_samples(self.events, recipe) or recipe.micro_batch_size,
+            samples_of_pass=samples_of_pass(self.events, recipe),
             accumulation_steps=recipe.accumulation_steps if self._sets_accumulation() else None,
             usual_context_bytes=self._request.device.context_bytes,
         )

@@ -30,6 +30,17 @@ def finished(store: Path, made: Plan | None) -> str:
         return run.run_id
 
 
+def test_an_interrupted_run_points_to_the_last_that_has_a_patch(tmp_path: Path) -> None:
+    with_patch = finished(tmp_path, plan(NOW, THEN, config_patch=PATCH))
+    with pytest.raises(KeyboardInterrupt), Journal(tmp_path).open_run("g", {}):
+        raise KeyboardInterrupt
+    with pytest.raises(
+        PatchError, match="was not finished; the same probe command resumes it; the last run with a "
+    ) as raised:
+        stored_patch(tmp_path, "last")
+    assert str(raised.value).endswith(with_patch)
+
+
 def test_the_patch_is_that_of_the_runs_plan(tmp_path: Path) -> None:
     run_id = finished(tmp_path, plan(NOW, THEN, config_patch=PATCH))
     assert stored_patch(tmp_path, run_id) == stored_patch(tmp_path, "last") == PATCH
@@ -38,7 +49,7 @@ def test_the_patch_is_that_of_the_runs_plan(tmp_path: Path) -> None:
 def test_a_run_without_a_patch_points_to_the_last_that_has_one(tmp_path: Path) -> None:
     with_patch = finished(tmp_path, plan(NOW, THEN, config_patch=PATCH))
     without = finished(tmp_path, plan(NOW, NOW, config_path="/x/config.yaml"))
-    said = f"run {without} has no patch: its plan changes nothing; the last run with one is {with_patch}"
+    said = f"run {without} has no patch: its plan changes nothing; the last run with a patch is {with_patch}"
     with pytest.raises(PatchError, match=said):
         stored_patch(tmp_path, "last")
 

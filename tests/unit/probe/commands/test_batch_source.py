@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from memplan.probe.commands.batch_source import (
@@ -9,6 +11,7 @@ from memplan.probe.commands.batch_source import (
     loader_trained_on,
     partial_steps,
     paused_steps,
+    samples_of_split,
     samples_short_of,
 )
 from memplan.probe.commands.events import LoaderUse, StepEnded
@@ -80,6 +83,24 @@ def test_data_that_do_not_fill_a_batch_are_told_of_the_training_alone() -> None:
     assert samples_short_of(endless) is None
 
 
+@pytest.mark.parametrize(
+    ("micro_batch_size", "passes", "samples"),
+    [
+        (12, 3, 4),
+        (15, 3, 4),  # the rest is left out
+        (4, 3, None),  # several losses of a whole micro-batch
+        (12, 2, None),  # who knows what the script does
+        (12, 1, None),  # batches that were put together before
+    ],
+)
+def test_a_script_that_splits_a_micro_batch_is_told_by_its_batches_and_passes(
+    micro_batch_size: int, passes: int, samples: int | None
+) -> None:
+    steps = epoch([passes] * 3, samples=9 * passes * 4, passes=passes)
+    assert samples_of_split(steps, micro_batch_size=micro_batch_size, passes=passes) == samples
+    assert samples_of_split([step()], micro_batch_size=micro_batch_size, passes=passes) is None
+
+
 def test_a_step_that_begins_an_epoch_took_what_passed_since_its_first_batch() -> None:
     assert durations_s(epoch([1, 1, 1])) == [0.5, 2.0, 2.0]
     assert durations_s([step(), step()]) == [2.0, 2.0]
@@ -90,3 +111,5 @@ def test_steps_behind_an_evaluation_amid_an_epoch_are_told() -> None:
     steps = [step(use(begun=True), CHECKED), step(use()), step(use(), CHECKED), step(use())]
     assert paused_steps(steps) == [False, False, True, False]
     assert paused_steps([step(CHECKED), step()]) == [False, False]
+    amid = step(replace(use(2, begun=True), since_first_s=None), CHECKED, passes=2)
+    assert paused_steps([step(use(begun=True)), amid, step(use())]) == [False, True, False]

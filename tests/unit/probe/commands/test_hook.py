@@ -208,6 +208,18 @@ def test_what_each_step_has_of_a_loader_is_told(hooked, epoch: str, fetched: lis
     assert facts["since_first_s"] > 0
 
 
+def test_a_step_of_the_batches_of_two_epochs_has_no_first_one(hooked) -> None:
+    script = (
+        "loader = batches(12)\nfor _ in range(3):\n    for place, _ in enumerate(loader):\n        backward()\n"
+        "        if place == 1:\n            optimizer.step()\n"
+    )
+    _, events = hooked(LOOP + LOADER + script)
+    assert uses_of(events) == [[(0, True, 2)], [(0, True, 3)], [(0, True, 3)]]
+    times = [event["loaders"][0]["since_first_s"] for event in told(events, "step")]
+    assert times[0] > 0
+    assert times[1:] == [None, None]
+
+
 def test_loaders_are_told_apart_and_workers_that_stay_begin_again(hooked) -> None:
     script = (
         "training, checking = batches(4, num_workers=1, persistent_workers=True), batches(3)\n"

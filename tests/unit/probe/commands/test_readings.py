@@ -10,6 +10,7 @@ from memplan.probe.commands.events import (
     BytesHeld,
     CardFigures,
     HookFailed,
+    LoaderUse,
     OptimizerBuilt,
     StepEnded,
     StepsFinished,
@@ -20,6 +21,7 @@ from memplan.probe.commands.readings import (
     measure,
     notes_on,
     passes_per_step,
+    samples_of_pass,
     warmup_of,
 )
 from memplan.recipe import Recipe
@@ -56,7 +58,7 @@ def measured(*events, outside: OutsideReadings | None = None, accumulation_steps
     return measure(
         events,
         outside or OutsideReadings(),
-        micro_batch_size=4,
+        samples_of_pass=4,
         accumulation_steps=accumulation_steps,
         usual_context_bytes=300 * MIB,
     )
@@ -201,6 +203,21 @@ def test_a_script_that_does_something_else_than_its_recipe_is_noted() -> None:
     assert replicas.startswith("processes that took optimizer steps: 2, replicas planned for: 1; ")
     assert passes.startswith("optimizer steps make fewer backward passes than asked for: ")
     assert notes_on([*other, HookFailed(pid=7, text="Traceback\nKeyError: 1")], recipe)[2].endswith(": KeyError: 1")
+
+
+def test_several_passes_of_several_optimizers_are_no_missing_accumulation() -> None:
+    steps = [step(each, passes=3, optimizers=2) for each in (1, 2, 3)]
+    assert notes_on(steps, Recipe(4)) == ()
+
+
+def test_a_script_that_splits_its_micro_batch_is_noted_and_trains_what_its_loader_makes() -> None:
+    facts = {"asked": 4, "available": 400, "drops_last": False, "batches": 100, "since_first_s": None}
+    loader = LoaderUse(number=0, begun=False, fetched=3, **facts)
+    steps = [step(each, passes=3, loaders=(loader,)) for each in (1, 2, 3)]
+    (note,) = notes_on(steps, Recipe(13))
+    assert note.startswith("the script's data loader makes batches of 4 samples, not 13: it splits what it is told")
+    assert [samples_of_pass(steps, Recipe(size)) for size in (4, 13)] == [4, 4]
+    assert samples_of_pass(steps, Recipe(13, accumulation_steps=3)) == 13
 
 
 def test_the_rest_of_an_epoch_is_not_taken_for_missing_accumulation() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 import sys
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -21,9 +23,6 @@ from memplan.recipe import Precision, Recipe
 from memplan.results import Outcome, OutcomeKind
 from memplan.units import GIB, MIB
 from tests.making import CARD, CPU, REQUEST, command, context
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ON_CARD = replace(
     REQUEST,
@@ -154,6 +153,16 @@ def test_speed_is_that_of_the_samples_that_the_data_have(tmp_path: Path) -> None
     assert measured.samples_per_s == pytest.approx(10 / measured.step_times_s[0])
     full = ran(script, tmp_path, recipe=Recipe(micro_batch_size=10))
     assert (full.kind, full.available_samples) == (OutcomeKind.FITS, None)
+
+
+def test_workers_leave_nothing_in_the_folder_for_temporary_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = LOADED.replace("{samples}, {drop_last})", "100, False)").replace("=size", "=size, num_workers=1")
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        assert ran(script, tmp_path, recipe=Recipe(micro_batch_size=10)).kind is OutcomeKind.FITS
+        assert [each.name for each in Path(folder).iterdir() if each.name.startswith("pymp-")] == []
 
 
 def test_a_failure_for_want_of_a_full_batch_is_told_as_such(tmp_path: Path) -> None:
