@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 import torch
+from torch._inductor import config
 
 from memplan.children import Forks, serve
 from memplan.errors import MemplanError
@@ -48,6 +49,7 @@ def answer(requests: tuple[TraceRequest, ...], reply: Callable[[object], None]) 
     patch_initialisers()
     redirect_compiled_calls()
     torch.compiler.set_stance("force_eager")  # what PyTorch itself compiles: two steps are too few to be worth it
+    config.compile_threads = 1  # processes that Inductor starts as it is imported: no kernel is built
     try:
         reply(trace_workload(first, begin_others))
     except MemplanError as error:
