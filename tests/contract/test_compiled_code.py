@@ -235,11 +235,28 @@ def wrap_layers_and_compile_all(model: nn.Sequential, _: Recipe) -> nn.Module:
     return wrapped
 
 
-def sharded_trace_of(shard: Callable[[nn.Module, Recipe], Any], device: DeviceSpec = CARD) -> StepTrace:
+def shard_layers(model: nn.Sequential, _: Recipe) -> None:
+    for layer in model:
+        fully_shard(layer)
+
+
+def summed(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    return model(batch).sum()
+
+
+def summed_as_compiled(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    return torch.compile(summed)(model, batch)
+
+
+def sharded_trace_of(
+    shard: Callable[[nn.Module, Recipe], Any],
+    device: DeviceSpec = CARD,
+    loss: Callable[[nn.Module, torch.Tensor], torch.Tensor] = summed,
+) -> StepTrace:
     workload = Workload(
         model=lambda: nn.Sequential(Net(), Net()),
         batch=lambda size: torch.zeros(size, WIDTH),
-        loss=lambda model, batch: model(batch).sum(),
+        loss=loss,
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
         shard=shard,
     )
@@ -429,6 +446,12 @@ def test_what_sharded_layers_compile_is_followed(
     # a product of each layer, and what the second is given; a layer that is gathered takes the rest
     assert kept_rows(trace) == pytest.approx(3, abs=0.01)
     assert trace.notes == (*notes, GRAPHS_NOTE)
+
+
+def test_layers_are_followed_too_where_what_is_compiled_is_given_the_sharded_model() -> None:
+    trace = sharded_trace_of(shard_layers, loss=summed_as_compiled)
+    assert kept_rows(trace) == pytest.approx(3, abs=0.01)
+    assert set(trace.notes) == {PARTLY_UNCOMPILED_NOTE, GRAPHS_NOTE}
 
 
 def test_on_the_cpu_what_sharded_layers_compile_is_traced_uncompiled() -> None:

@@ -21,7 +21,7 @@ from memplan.estimators.absent_card.card_answers import always
 from memplan.estimators.fake_tensors.replaced import replaced
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
     from types import CodeType, FunctionType
 
 _ASKING: dict[Any, tuple[str, ...]] = {
@@ -81,10 +81,8 @@ def _exchanged(code: CodeType) -> CodeType:
 
 def _other(word: Any) -> Any:
     """Return the word for the other kind of device, also within a collection of words; anything else as it is."""
-    if isinstance(word, tuple | frozenset):
-        return _others(word)
+    if isinstance(word, tuple):
+        return tuple(map(_other, word))
+    if isinstance(word, frozenset):
+        return frozenset(map(_other, word))
     return _EXCHANGED.get(word, word) if isinstance(word, str) else word
-
-
-def _others(words: Collection[Any]) -> Collection[Any]:
-    return type(words)(map(_other, words))  # type: ignore[call-arg]  # both kinds take what they hold

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from memplan.children.compiled_modules import INDUCTOR, compile_as, unwrapped_backend
 from memplan.errors import MemplanError
@@ -89,7 +90,8 @@ class CompiledCalls:
             return self._run_uncompiled(function, args, kwargs)
         if self._graphs.is_capturing:
             return function(*args, **kwargs)
-        sharded = [layer for module in modules_behind(function) for layer in innermost_sharded(module)]
+        modules = modules_behind(function, pytree.tree_leaves((args, kwargs)))
+        sharded = [layer for module in modules for layer in innermost_sharded(module)]
         layers = [each for each in sharded if each.forward != function]
         run = functools.partial(self._run_as_graphs, self._graphs)
         return self._run_around(layers, run, function, args, kwargs) if layers else run(function, *args, **kwargs)

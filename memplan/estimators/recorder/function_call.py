@@ -78,7 +78,7 @@ class FunctionCall:
                 holder[name] = tensor
 
 
-def modules_behind(function: Callable[..., Any], leaves: Sequence[Any] = ()) -> tuple[nn.Module, ...]:
+def modules_behind(function: Callable[..., Any], leaves: Sequence[Any]) -> tuple[nn.Module, ...]:
     """Return the modules that a function can reach: its owner, what it closes over, its globals, and its arguments."""
     code = getattr(function, "__code__", None)
     reached = [
