@@ -220,7 +220,8 @@ def _trace(recorder: StepRecorder, request: TraceRequest, batches: dict[int, Any
         batch = batches[size] if size in batches else made_batch(recorder.workload, size)
         return recorder.record(size, batch, draws)
 
-    forked = ForkedRun(request.batch_sizes[1], record) if recorder.runs_graphs else None  # a compiler takes long
+    is_beside_others = not request.may_compute  # in a fork, of which there are several: the machine is full
+    forked = ForkedRun(request.batch_sizes[1], record) if recorder.runs_graphs and not is_beside_others else None
 
     def found_or_recorded(size: int, draws: RandomDraws) -> RecordedRun:
         return (None if forked is None else forked.found(size, draws)) or record(size, draws)
