@@ -185,7 +185,7 @@ class _Search:
         """Return the next size to try; None where the search is over."""
         best = self._best()
         if self._failed:
-            return self._below_failure(best)
+            return self._around_failure(best)
         if best is not None and self._is_enough(best):
             return None
         low = -1 if best is None else bisect_right(self._sizes, best) - 1
@@ -195,18 +195,25 @@ class _Search:
         place = self._predicted_place() if self._may_predict() else (low + high) // 2
         return self._sizes[min(max(place, low + 1), high - 1)]
 
-    def _below_failure(self, best: int | None) -> int | None:
+    def _around_failure(self, best: int | None) -> int | None:
         """Return a size halfway, by ratio, to the smallest that did not do; None after two failures, or in the band.
 
-        It is a multiple of the largest that did, where there is one between: some code takes no other sizes.
+        It is a multiple of the largest that did, where there is one between or, twice as large, one predicted not to be
+        above the band: some code takes no other sizes.
         """
         if best is None or len(self._failed) > 1 or self._peak(best) >= self._target.lower_bytes:
             return None
-        beyond = min([*self._failed, *(size for size in self._readings if not self._is_good(size))])
-        halfway = math.isqrt(best * beyond)
+        too_large = self._sizes[self._first_too_large_place() :]
+        beyond = min((size for size in (*self._failed, *too_large[:1]) if size > best), default=None)
+        halfway = best if beyond is None else math.isqrt(best * beyond)
         multiple = max(round(halfway / best), 2) * best
-        size = self._sizes[bisect_right(self._sizes, multiple if multiple < beyond else halfway) - 1]
-        return size if size > best and beyond > best * _WORTH_A_TRIAL else None
+        if beyond is None or multiple >= beyond:
+            may_do = not too_large or multiple < too_large[0]
+            if may_do and multiple in self._sizes and self._corrected()(multiple) <= self._target.upper_bytes:
+                return multiple
+            multiple = halfway
+        size = self._sizes[bisect_right(self._sizes, multiple) - 1]
+        return size if beyond is not None and size > best and beyond > best * _WORTH_A_TRIAL else None
 
     def _is_enough(self, best: int) -> bool:
         """Whether a size is in the band and cannot be much enlarged there, as far as a few trials tell."""

@@ -280,6 +280,18 @@ def test_below_a_size_that_failed_otherwise_one_more_failure_is_borne(
     assert "failed for another reason than memory" in found.remark
 
 
+def test_beyond_a_size_that_failed_otherwise_the_next_doubling_is_tried_where_it_may_do() -> None:
+    device = Device(line(100_000, 10_000))
+
+    def ask(size: int) -> Reading:
+        return device(size) if 128 % size == 0 else FAILED  # of a batch of 128 samples in equal parts
+
+    known = {4: Reading(kind=ReadingKind.FITS, peak_bytes=140_000)}
+    found = find_micro_batch(ask, line(100_000, 32_000), BAND, sizes=range(1, 4097), known=known)
+    assert found.tried == (23, 8, 16, 32, 64)
+    assert found.best == 64  # 740 000, in the band
+
+
 def test_below_a_size_that_failed_otherwise_those_that_are_too_large_bound_the_search() -> None:
     device = Device(line(100_000, 30_000), reads_above_budget=True)
     known = {8: Reading(kind=ReadingKind.FITS, peak_bytes=340_000)}
