@@ -42,8 +42,8 @@ def join_absent_replicas(world_size: int, device_type: str) -> None:
     torch.distributed.init_process_group("fake", store=fake_pg.FakeStore(), rank=0, world_size=world_size)
     make, place = DeviceMesh.__init__, device_type
 
-    def init(mesh: DeviceMesh, device_type: str, *args: Any, **kwargs: Any) -> None:  # noqa: ARG001 - named by callers
-        make(mesh, place, *args, **kwargs)
+    def init(made: DeviceMesh, /, device_type: str, *args: Any, **kwargs: Any) -> None:  # noqa: ARG001 - named by callers
+        make(made, place, *args, **kwargs)
 
     DeviceMesh.__init__ = init  # type: ignore[assignment, method-assign]  # by which every mesh is made
     if device_type == "cpu":

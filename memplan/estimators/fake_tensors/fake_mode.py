@@ -6,14 +6,18 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
+from torch._C._distributed_c10d import FakeWork
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from memplan.estimators.fake_tensors.random_draws import RandomDraws
 from memplan.estimators.fake_tensors.result_cache import ResultCache, fake_from, metadata_of
+from memplan.torch_releases import release_of
 from memplan.training.dense_parts import dense_parts, sparse_of
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload
+
+_COLLECTIVES_ARE_KNOWN_FROM = (2, 11)  # to FakeTensorMode, or 2.10, which was not tried
 
 
 class TraceFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch leaves dispatch modes untyped
@@ -32,6 +36,8 @@ class TraceFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch l
 
     def run(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator on fake tensors."""
+        if operator.namespace == "c10d" and release_of(torch.__version__) < _COLLECTIVES_ARE_KNOWN_FROM:
+            return args[0], FakeWork().boxed()  # what it writes to, done at once
         return self._results.run(operator, args, kwargs, self)
 
     def create_symbolic_nested_int(self, *, nt_tensor_id: int | None = None) -> int | torch.SymInt:

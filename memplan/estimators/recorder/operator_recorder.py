@@ -12,8 +12,9 @@ from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
+    FakeTensorMode,
 )
-from torch.distributed.tensor._sharding_prop import ShardingPropagator
+from torch.distributed.tensor import _sharding_prop
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -125,13 +126,21 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
     @contextmanager
     def paused_for_whole_shapes(self) -> Iterator[None]:
         """Record nothing of what sharded tensors ask operators on whole ones, to learn the shape of a result."""
-        ask = ShardingPropagator._propagate_tensor_meta_non_cached  # noqa: SLF001 - the only place where they do
+        propagator_class = _sharding_prop.ShardingPropagator
+        ask = propagator_class._propagate_tensor_meta_non_cached  # noqa: SLF001 - the only place where they do
 
-        def paused(propagator: ShardingPropagator, schema: Any) -> Any:
+        def paused(propagator: Any, schema: Any) -> Any:
             with self.paused():
                 return ask(propagator, schema)
 
-        with replaced(ShardingPropagator, ask.__name__, paused):
+        def open_mode() -> Any:
+            """Return the trace's own mode, as PyTorch does itself in 2.11, though not in 2.9: modes do not mix."""
+            return self._fakes or FakeTensorMode()
+
+        with (
+            replaced(propagator_class, ask.__name__, paused),
+            replaced(_sharding_prop, "FakeTensorMode", open_mode),
+        ):
             yield
 
     def resolve_pending_reuse(self) -> None:
