@@ -74,7 +74,8 @@ def _stuck_switch(config: UserConfig, knob: Knob) -> str | None:
         return f"{flag} is a switch, which a value cannot turn off"
     is_on = language is ARGUMENTS and knob.value is True
     if is_on and switch_in(text, knob.key, value=False) is None and not is_told_by_a_word(text, knob.key):
-        return f"{flag_in(text, knob.key)} is on by default, and no flag turns it off"
+        where = "in the command" if knob.key in config.said else "by default"
+        return f"{flag_in(text, knob.key)} is on {where}, and no flag turns it off"
     return None
 
 

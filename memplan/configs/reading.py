@@ -12,6 +12,7 @@ from memplan.configs.ecosystems.registry import ecosystem_of
 from memplan.configs.ecosystems.usual_names import is_length
 from memplan.configs.keys import contains, followed, get, is_number_of_steps, lookup, near_matches
 from memplan.configs.knobs import LENGTH_KNOBS, knobs_at
+from memplan.configs.languages.argparse_line import Unsaid
 from memplan.configs.options import knob_names, options_of
 from memplan.configs.originals import find_original, original_within, remarks_on_sidecar
 from memplan.configs.precision_words import switched_on
@@ -68,13 +69,14 @@ def read_config(
     named = load_named((path, *more), format_name=format_name)
     document, ecosystem = named.config, ecosystem_of(named.config, format_name=format_name)
     options = options_of(document.path, document.values)
-    declared = _declared(document, options, knob_keys or {})
-    keys = followed_keys(document, with_declared(ecosystem.all_keys(document), declared))
+    found = ecosystem.values_said(document, command_line)
+    said = {key: value for key, value in found.items() if value is not Unsaid.UNKNOWN}
+    started = replace(document, values=_started_with(document.values, found))
+    declared = _declared(started, options, knob_keys or {})
+    keys = followed_keys(started, with_declared(ecosystem.all_keys(started), declared))
     beside = companions_of(document, named.beside, ecosystem)
     target = workload_target or options.workload or ecosystem.workload_target
     original = find_original(document)
-    said = ecosystem.values_said(document, command_line)
-    started = replace(document, values={**document.values, **said})
     recipe = launched(_recipe(ecosystem, started, keys, micro_batch_size), keys, beside)
     return UserConfig(
         document=document,
@@ -86,8 +88,8 @@ def read_config(
         original=original,
         memplan_options=options,
         notes=(
-            *_remarks_on(document, ecosystem, keys, declared=declared),
-            *_remarks_on_command(said, keys),
+            *_remarks_on(started, ecosystem, keys, declared=declared),
+            *_remarks_on_command(found, keys),
             *remarks_on(beside, document, ecosystem),
             *remarks_on_sidecar(document),
             *_remarks_on_lost_lengths(document, original, keys),
@@ -229,11 +231,23 @@ def _remarks_on_environment(document: Document, keys: KnobKeys) -> list[str]:
     return [f"taken from the environment: {', '.join(taken)}"] if taken else []
 
 
+def _started_with(values: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that a script starts with, as far as they are known."""
+    started = {**values, **said}
+    return {key: value for key, value in started.items() if value is not Unsaid.UNKNOWN}
+
+
 def _remarks_on_command(said: Mapping[str, Any], keys: KnobKeys) -> list[str]:
-    """Name what was taken from the training command."""
+    """Name what was taken from the training command, and what is not known of it."""
     known = {each for found in keys.values() for each in found}
     taken = [f"{key}={value}" for key, value in said.items() if key in known]
-    return [f"taken from the command: {', '.join(taken)}"] if taken else []
+    unknown = [key for key, value in said.items() if value is Unsaid.UNKNOWN]
+    remarks = [f"taken from the command: {', '.join(taken)}"] if taken else []
+    return (
+        [*remarks, f"what the command says of {', '.join(unknown)} is not known, and left alone"]
+        if unknown
+        else remarks
+    )
 
 
 def _remarks_on_names(own: KnobKeys, declared: KnobKeys) -> list[str]:

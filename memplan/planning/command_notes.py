@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, TypeAlias
 
-from memplan.configs import expressible
+from memplan.configs import KnobName, expressible
 from memplan.planning.line_to_run import flags_without_placeholder, takes_more_flags
 from memplan.probe.commands.endings import ENDED_BY_ITSELF
 from memplan.probe.commands.template import PlaceholderName, parse_template
@@ -81,7 +81,7 @@ def notes_on_line_to_run(subject: Subject, recipe: Recipe, patch: ConfigPatch | 
         if patch is not None and template.has(PlaceholderName.PATCHED_CONFIG):
             return ("the line to run reads the config: apply the patch first",)
         return _note_on_silent_rate(subject, template, recipe, patch)
-    left = "" if takes_more_flags(source) else flags_without_placeholder(subject, patch)
+    left = "" if takes_more_flags(subject) else flags_without_placeholder(subject, patch)
     return (f"the line to run leaves out {left}, which belongs to the change",) if left else ()
 
 
@@ -225,6 +225,9 @@ def _note_on_silent_rate(
     """Say that the line to run keeps the old rate where the command takes none."""
     if recipe.learning_rate == subject.current.learning_rate or template.sets(PlaceholderName.LEARNING_RATE):
         return ()
+    rate = None if subject.config is None else subject.config.knob(KnobName.LEARNING_RATE)
+    if subject.config is not None and rate is not None and patch is not None and rate.key in subject.config.said:
+        return ()  # the line says the new one
     remedy = f"{'' if patch is None else _how_to_apply(patch)}set {recipe.learning_rate:g} there"
     return (f"the line to run leaves the learning rate as it is: {remedy}",)
 

@@ -206,7 +206,9 @@ def _first_recipe(
     size = known.micro_batch_size if command.micro_batch_size is None else command.micro_batch_size
     world_size = request.world_size or known.world_size
     noted = None if config is None or config.original is None else config.original.options.get(COMMAND_PRECISION)
-    precision = _first_precision(template, known, request, noted)
+    knob = None if config is None else config.knob(KnobName.PRECISION)
+    is_said = config is not None and knob is not None and knob.key in config.said
+    precision = _first_precision(template, known, request, noted=noted, is_said=is_said)
     recipe = replace(known, micro_batch_size=size, precision=precision, world_size=world_size)
     if request.global_batch_size is None:
         return recipe
@@ -215,11 +217,19 @@ def _first_recipe(
     return replace(recipe, micro_batch_size=size, accumulation_steps=per_replica // size)
 
 
-def _first_precision(template: CommandTemplate, known: Recipe, request: PlanRequest, noted: str | None) -> Precision:
+def _first_precision(
+    template: CommandTemplate, known: Recipe, request: PlanRequest, *, noted: str | None, is_said: bool
+) -> Precision:
     """Return the precision of the first trial: what an earlier plan noted in the config, or what the config says."""
     if not template.sets(PlaceholderName.PRECISION):
-        if request.precisions is None:
+        if request.precisions is None or (is_said and request.precisions == (known.precision,)):
             return known.precision
+        if is_said:
+            raise UsageError(
+                f"precision {','.join(request.precisions)} cannot be tried: the command itself says {known.precision}",
+                where="command",
+                hint="write {precision}, or {precision:fp32=WORD,bf16=WORD} in the words of your script, in its place",
+            )
         if len(request.precisions) > 1:
             names = ",".join(request.precisions)
             raise UsageError(

@@ -7,8 +7,9 @@ import shlex
 from typing import TYPE_CHECKING
 
 from memplan.configs import KnobName
+from memplan.configs.ecosystems.ecosystem import LOADER_KNOBS
 from memplan.configs.knobs import LENGTH_KNOBS
-from memplan.configs.languages.argparse_line import values_said, with_value
+from memplan.configs.languages.argparse_line import runs_another_script, values_said, with_value
 from memplan.configs.languages.argparse_source import flag_in
 from memplan.configs.languages.literals import python_word
 from memplan.configs.languages.registry import ARGUMENTS
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from memplan.recipe import Recipe
 
 _OPERATORS = re.compile(r"[|&;<>#\n]")
+_RATES = (KnobName.LEARNING_RATE, KnobName.MIN_LEARNING_RATE)
+_REWRITTEN = (*_RATES, *LENGTH_KNOBS, *LOADER_KNOBS)  # the rest of a recipe needs a placeholder, by which it is tried
 
 
 def command_to_run(subject: Subject, recipe: Recipe, patch: ConfigPatch | None = None) -> str | None:
@@ -34,17 +37,23 @@ def command_to_run(subject: Subject, recipe: Recipe, patch: ConfigPatch | None =
         return None
     template = parse_template(subject.source.template)
     line = fill_template(template, recipe, config_path=subject.source.config_path, steps=None)
-    if subject.config is not None:
-        for each in patch.changes if patch is not None else ():
-            if each.key in subject.config.said:
-                line = with_value(subject.config.document.source.text, line, each.key, each.value)
-    more = flags_without_placeholder(subject, patch) if takes_more_flags(subject.source) else ""
+    config = subject.config
+    if config is not None and patch is not None:
+        said = {each.key for each in config.knobs if each.key in config.said and each.name in _REWRITTEN}
+        for each in patch.changes:
+            if each.key in said:
+                text, script = config.document.source.text, config.path.name
+                line = with_value(text, line, each.key, each.value, script=script)
+    more = flags_without_placeholder(subject, patch) if takes_more_flags(subject) else ""
     return f"{line} {more}" if more else line
 
 
-def takes_more_flags(command: TrainingCommand) -> bool:
-    """Whether what is written behind a command line goes to its program: it is one command, not redirected."""
-    return not _OPERATORS.search(command.template)
+def takes_more_flags(subject: Subject) -> bool:
+    """Whether what is written behind a command line goes to the script of the config: it is one command of that."""
+    source, config = subject.source, subject.config
+    if not isinstance(source, TrainingCommand) or _OPERATORS.search(source.template):
+        return False
+    return config is None or not runs_another_script(source.template, config.path.name)
 
 
 def flags_without_placeholder(subject: Subject, patch: ConfigPatch | None) -> str:
@@ -55,7 +64,7 @@ def flags_without_placeholder(subject: Subject, patch: ConfigPatch | None) -> st
     if config.document.language is not ARGUMENTS:
         return ""
     text = config.document.source.text
-    said = values_said(text, source.template)
+    said = values_said(text, source.template, script=config.path.name)
     unsaid = (each for each in patch.changes if each.key in _keys_to_say(config, source) and each.key not in said)
     words = ((each, python_word(each.value)) for each in unsaid)
     return " ".join(f"{flag_in(text, each.key)} {shlex.quote(word)}" for each, word in words if word is not None)

@@ -80,7 +80,7 @@ class Ecosystem(ABC):
         return {}
 
     def values_said(self, document: Document, line: str) -> Mapping[str, Any]:
-        """Return the values that a training command says over those of the config, by dotted key."""
+        """Return the values that a training command says over those of the config, by key, or that one is not known."""
         return {}
 
     def own_keys(self, document: Document) -> KnobKeys:

@@ -29,7 +29,7 @@ from memplan.configs.ecosystems.usual_names import (
 from memplan.configs.keys import is_number_of_steps, keys_called
 from memplan.configs.knob_changes import additions, obstacle_of_single_values, obstacle_of_switches
 from memplan.configs.knobs import RECIPE_KNOBS
-from memplan.configs.languages.argparse_line import values_said
+from memplan.configs.languages.argparse_line import Unsaid, values_said
 from memplan.configs.languages.argparse_source import flag_in, switch_in
 from memplan.configs.languages.registry import ARGUMENTS, SHELL
 from memplan.configs.layout.command_lines import as_flags, as_switched_flags
@@ -150,8 +150,8 @@ class ScriptArguments(_ScriptFlags):
 
     def values_said(self, document: Document, line: str) -> Mapping[str, Any]:
         """Return the arguments that a command gives to the script, but for those that it leaves open."""
-        said = values_said(document.source.text, line)
-        return {key: value for key, value in said.items() if value is not None}
+        said = values_said(document.source.text, line, script=document.path.name)
+        return {key: value for key, value in said.items() if value is not Unsaid.OPEN}
 
     def override_line(self, assignments: Sequence[Assignment]) -> str | None:
         """Return the flags as the script declares them."""

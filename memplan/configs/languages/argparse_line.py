@@ -1,7 +1,8 @@
 """What a command line says of a script's ``argparse`` arguments, and the same line with other values.
 
-An argument is said behind one of its flags, or behind the beginning of a long one that begins no other; its value is
-joined to the flag or the next word, and the last one counts. A value that is a placeholder is left open.
+Its words are those behind the script in the simple command that runs it. An argument is said behind one of its flags,
+or behind the beginning of a long one that begins no other; its value is joined to the flag or the next word, and the
+last one counts. A value may be a placeholder, which is left open, or one that the shell makes, which is not known.
 """
 
 from __future__ import annotations
@@ -9,20 +10,45 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass
+from enum import Enum, auto
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from memplan.configs.languages.argparse_source import arguments_in
 from memplan.configs.languages.literals import python_word
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from memplan.configs.languages.argparse_source import Argument
 
-_WORD = re.compile(r"\S+")
+_TOKEN = re.compile(
+    r"""(?P<gap>(?:[ \t]|\\\n)+)|(?P<comment>\#[^\n]*)|(?P<end>[;&|<>\n])
+    |(?P<word>(?:'[^']*'|"(?:\\.|[^"\\])*"|\\.|[^\s'"\\;&|<>])+)|(?P<rest>.)""",
+    re.VERBOSE,
+)
 _NUMBER = re.compile(r"-[\d.]")
+_MADE_BY_SHELL = re.compile(r"[$`*?~]")
 _SHORT_LENGTH = 2
 _TYPES: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str}
+_SWITCH_WORDS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+class Unsaid(Enum):
+    """Why the value of an argument that a line says is not there."""
+
+    OPEN = auto()
+    UNKNOWN = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Word:
+    begin: int
+    text: str
+
+    @property
+    def end(self) -> int:
+        return self.begin + len(self.text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,44 +70,107 @@ class _Said:
     flag: str
 
 
-def values_said(text: str, line: str) -> dict[str, Any]:
-    """Return what a line says of a script's arguments, by key; None for those that it leaves open.
+def values_said(text: str, line: str, *, script: str) -> dict[str, Any]:
+    """Return what a line says of a script's arguments, by key; of those whose value is not there, why it is not.
 
     Args:
         text: the script.
         line: the command that starts it, placeholders included.
+        script: name of its file.
     """
-    return {each.argument.key: _value_of(each) for each in _said_in(text, line)}
+    return {each.argument.key: _value_of(each) for each in _said_in(text, line, script)}
 
 
-def with_value(text: str, line: str, key: str, value: Any) -> str:
+def with_value(text: str, line: str, key: str, value: Any, *, script: str) -> str:
     """Return a line that says another value of an argument where it says one; else the line as it is."""
-    *_, last = (None, *(each for each in _said_in(text, line) if each.argument.key == key))
+    *_, last = (None, *(each for each in _said_in(text, line, script) if each.argument.key == key))
     word = python_word(value)
     if last is None or last.text is None or word is None:
         return line
     return f"{line[: last.begin]}{shlex.quote(word)}{line[last.end :]}"
 
 
-def _said_in(text: str, line: str) -> Iterator[_Said]:
+def runs_another_script(line: str, script: str) -> bool:
+    """Whether a line runs scripts, and none of this name."""
+    commands = _commands_in(line)
+    is_named = any(_place_of_script(words, script) is not None for words in commands)
+    return not is_named and any(_place_of_any_script(words) is not None for words in commands)
+
+
+def _commands_in(line: str) -> list[list[_Word]]:
+    """Return the words of each simple command of a line, quoted ones whole; of one that is redirected those before."""
+    commands: list[list[_Word]] = [[]]
+    is_behind_word = False
+    for token in _TOKEN.finditer(line):
+        if token["word"] is not None:
+            if is_behind_word:
+                last = commands[-1].pop()
+                commands[-1].append(_Word(begin=last.begin, text=last.text + token[0]))
+            else:
+                commands[-1].append(_Word(begin=token.start(), text=token[0]))
+        elif token["end"] is not None:
+            commands.append([])
+        is_behind_word = token["word"] is not None
+    return commands
+
+
+def _place_of_script(words: Sequence[_Word], script: str) -> int | None:
+    """Return the place of the word that names the script, or its module; None where none does."""
+    module = PurePosixPath(script).stem
+    for place, word in enumerate(words):
+        named = _unquoted(word.text)
+        is_module = place > 0 and words[place - 1].text == "-m" and named.rpartition(".")[2] == module
+        if is_module or PurePosixPath(named).name == script:
+            return place
+    return None
+
+
+def _place_of_any_script(words: Sequence[_Word]) -> int | None:
+    return next((place for place, word in enumerate(words) if _unquoted(word.text).endswith(".py")), None)
+
+
+def _words_for(line: str, script: str, declared: Mapping[str, Argument]) -> list[_Word]:
+    """Return the words that a script gets: one of that name, or else that which is given most of its arguments."""
+    commands = [words for words in _commands_in(line) if words]
+    named = [words[place + 1 :] for words in commands if (place := _place_of_script(words, script)) is not None]
+    others = [words[place + 1 :] for words in commands if (place := _place_of_any_script(words)) is not None]
+    found = [_before_end(words) for words in named[-1:] or others or map(_behind_program, commands)]
+    counts = [sum(_flag_of(each.text, declared) is not None for each in words) for words in found]
+    most = max(counts, default=0)
+    return found[counts.index(most)] if counts.count(most) == 1 else []
+
+
+def _before_end(words: list[_Word]) -> list[_Word]:
+    """Return the words before that which ends flags."""
+    return words[: next((place for place, word in enumerate(words) if word.text == "--"), len(words))]
+
+
+def _behind_program(words: list[_Word]) -> list[_Word]:
+    """Return the words behind a program, or behind the module that Python runs."""
+    place = next((place for place, word in enumerate(words) if word.text == "-m"), -1)
+    return words[place + 2 :] if place > 0 else words[1:]
+
+
+def _said_in(text: str, line: str, script: str) -> Iterator[_Said]:
     declared = {flag: each for each in arguments_in(text) for flag in (*each.flags, *each.negated_flags)}
-    words = [(each.start(), each[0]) for each in _WORD.finditer(line)]
-    for number, (begin, word) in enumerate(words):
-        found = _flag_of(word, declared)
+    words = _words_for(line, script, declared)
+    for number, word in enumerate(words):
+        found = _flag_of(word.text, declared)
         if found is None:
             continue
         flag, length = found
         argument = declared[flag]
         if argument.is_switch:
-            yield _Said(argument=argument, begin=begin, end=begin + len(word), text=None, flag=word)
-        elif length < len(word):
-            yield _Said(argument=argument, begin=begin + length, end=begin + len(word), text=word[length:], flag=flag)
+            yield _Said(argument=argument, begin=word.begin, end=word.end, text=None, flag=word.text)
+        elif length < len(word.text):
+            begin = word.begin + length
+            yield _Said(argument=argument, begin=begin, end=word.end, text=word.text[length:], flag=flag)
         elif number + 1 < len(words):
-            start, value = words[number + 1]
-            yield _Said(argument=argument, begin=start, end=start + len(value), text=value, flag=flag)
+            value = words[number + 1]
+            yield _Said(argument=argument, begin=value.begin, end=value.end, text=value.text, flag=flag)
 
 
-def _flag_of(word: str, declared: dict[str, Argument]) -> tuple[str, int] | None:
+def _flag_of(word: str, declared: Mapping[str, Argument]) -> tuple[str, int] | None:
     """Return the flag that a word begins with, and how much of the word is before its value; None for other words."""
     name, equals, _value = word.partition("=")
     if name in declared:
@@ -95,13 +184,27 @@ def _flag_of(word: str, declared: dict[str, Argument]) -> tuple[str, int] | None
 
 
 def _value_of(said: _Said) -> Any:
-    """Return a value as the script's parser makes it; None where that is not known."""
+    """Return a value as the script's parser makes it, as far as its type or that of its default tells."""
     if said.text is None:
-        return said.argument.value_switched_by(said.flag)
-    if "{" in said.text or said.argument.takes_several:
-        return None
+        switched = said.argument.value_switched_by(said.flag)
+        return Unsaid.UNKNOWN if switched is None else switched
+    if "{" in said.text and "${" not in said.text:
+        return Unsaid.OPEN
+    if said.argument.takes_several or _MADE_BY_SHELL.search(said.text):
+        return Unsaid.UNKNOWN
+    value = _unquoted(said.text)
+    if said.argument.is_on_or_off:
+        return _SWITCH_WORDS.get(value.lower(), Unsaid.UNKNOWN)
     make = _TYPES.get(said.argument.type_name or "str")
     try:
-        return None if make is None else make(said.text)
+        return Unsaid.UNKNOWN if make is None else make(value)
     except ValueError:
-        return None
+        return Unsaid.UNKNOWN
+
+
+def _unquoted(word: str) -> str:
+    try:
+        (found,) = shlex.split(word) or [""]
+    except ValueError:
+        return word
+    return found

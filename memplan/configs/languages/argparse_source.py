@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _SWITCHES = {"store_true": False, "store_false": True}
 _BOTH_WAYS = "BooleanOptionalAction"
+_PLAIN_TYPES = ("int", "float", "str")
 _WITH_WORDS = ("store", "append", "extend")
 _OFF = "no"
 
@@ -48,12 +49,17 @@ class Argument:
 
     @property
     def type_name(self) -> str | None:
-        """The name of the function that makes its values, or the type of its default; None for neither."""
-        declared = next((each.value for each in self.call.keywords if each.arg == "type"), None)
-        if declared is not None:
-            return ast.unparse(declared)
+        """The name of the function that makes its values, or the type of its default, where that says more."""
+        declared = next((ast.unparse(each.value) for each in self.call.keywords if each.arg == "type"), None)
         value = _default_value(self)
-        return None if value is None or isinstance(value, str | bool) else type(value).__name__
+        if declared in _PLAIN_TYPES or value is None or isinstance(value, str):
+            return declared
+        return type(value).__name__
+
+    @property
+    def is_on_or_off(self) -> bool:
+        """Whether its values are words for on and off."""
+        return self.type_name == "bool" and isinstance(_default_value(self), bool)
 
     @property
     def action(self) -> str | None:

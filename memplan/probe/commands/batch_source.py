@@ -10,7 +10,6 @@ if TYPE_CHECKING:
 
     from memplan.probe.commands.events import LoaderUse, StepEnded
 
-_FEWEST_PARTS = 2
 _MOST_AHEAD = 1  # batches that frameworks fetch before they are trained on; beyond, as by threads, nothing is told
 
 
@@ -46,7 +45,7 @@ def samples_of_split(steps: Sequence[StepEnded], *, micro_batch_size: int, passe
         passes: backward passes of a usual step.
     """
     use = _known_use(steps)
-    if use is None or use.asked is None or passes < _FEWEST_PARTS or use.asked >= micro_batch_size:
+    if use is None or use.asked is None or use.asked >= micro_batch_size:
         return None
     return use.asked if micro_batch_size - use.asked < use.asked * passes <= micro_batch_size else None
 

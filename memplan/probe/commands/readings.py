@@ -31,10 +31,7 @@ _MORE_PASSES = (
     "optimizer steps make more backward passes than asked for, each counted as a micro-batch of its own: does the "
     "script accumulate by itself, or go backward from several losses?"
 )
-_SPLIT = (
-    "the script's data loader makes batches of {samples} samples, not {asked}: it splits what it is told, and "
-    "accumulates by itself"
-)
+_SPLIT = "the script's data loader makes batches of {samples} samples, not {asked}: it splits or bounds what it is told"
 _FEWER_PASSES = (
     "optimizer steps make fewer backward passes than asked for: does the script heed what {accumulation_steps} sets?"
 )

@@ -121,6 +121,55 @@ def test_what_the_command_says_of_a_scripts_arguments_is_where_the_plan_starts_a
     assert notes_on_line_to_run(subject, recipe, patch) == ()
 
 
+def said_to_train(tmp_path: Path, line: str, request: PlanRequest | None = None):
+    """Return the subject of a command and a script whose rate has no default, and which has a switch for bfloat16."""
+    path = tmp_path / "train.py"
+    path.write_text(
+        "p.add_argument('--batch_size', type=int, default=4)\n"
+        "p.add_argument('--lr', type=float, required=True)\n"
+        "p.add_argument('--max_train_steps', type=int)\n"
+        "p.add_argument('--bf16', action='store_true')\n"
+    )
+    command = CommandOptions(template=line)
+    config, _ = config_beside(command, [path], format_name=None, knob_keys=None, workload=None)
+    assert config is not None
+    return subject_of_command(command, config, request or PlanRequest())
+
+
+def test_arguments_without_a_default_are_those_that_the_command_says(tmp_path: Path) -> None:
+    line = "python train.py --batch_size {micro_batch_size} --lr 0.001 --max_train_steps 500"
+    subject, request = said_to_train(tmp_path, line)
+    assert subject.current == Recipe(micro_batch_size=4, learning_rate=0.001)
+    recipe = Recipe(micro_batch_size=8, learning_rate=0.002)
+    patch = write_patch(recipe, subject, request, why="it fits")
+    changed = "python train.py --batch_size 8 --lr 0.002 --max_train_steps 250"
+    assert command_to_run(subject, recipe, patch) == changed
+
+
+def test_what_the_shell_makes_of_an_argument_is_not_known_and_left_alone(tmp_path: Path) -> None:
+    subject, request = said_to_train(tmp_path, "python train.py --batch_size {micro_batch_size} --lr $LR")
+    assert subject.current.learning_rate is None
+    assert subject.config.notes[-1] == "what the command says of lr is not known, and left alone"
+    patch = write_patch(Recipe(micro_batch_size=8), subject, request, why="it fits")
+    assert command_to_run(subject, Recipe(micro_batch_size=8), patch) == "python train.py --batch_size 8 --lr $LR"
+
+
+def test_another_precision_than_the_command_says_needs_a_placeholder(tmp_path: Path) -> None:
+    line = "python train.py --batch_size {micro_batch_size} --lr 0.1 --bf16"
+    assert said_to_train(tmp_path, line)[0].current.precision is Precision.BF16
+    assert said_to_train(tmp_path, line, PlanRequest(precisions=(Precision.BF16,)))[0].current.precision == "bf16"
+    with pytest.raises(UsageError, match=r"precision fp32 cannot be tried: the command itself says bf16; write"):
+        said_to_train(tmp_path, line, PlanRequest(precisions=(Precision.FP32,)))
+
+
+def test_a_script_that_is_not_the_config_gets_no_flags_of_it(tmp_path: Path) -> None:
+    subject, request = said_to_train(tmp_path, "python main.py --batch_size {micro_batch_size} --lr 0.1")
+    recipe = Recipe(micro_batch_size=8, learning_rate=0.2)
+    told = replace(subject, config=replace(subject.config, said={}))
+    patch = write_patch(recipe, told, request, why="it fits")
+    assert command_to_run(told, recipe, patch) == "python main.py --batch_size 8 --lr 0.1"
+
+
 def test_a_config_that_only_the_command_reads_is_left_to_it_without_a_hint_at_a_command(tmp_path: Path) -> None:
     path = tmp_path / "train.gin"
     path.write_text("train.batch_size = 4\n")

@@ -91,6 +91,7 @@ def test_data_that_do_not_fill_a_batch_are_told_of_the_training_alone() -> None:
         (4, 3, None),  # several losses of a whole micro-batch
         (12, 2, None),  # who knows what the script does
         (12, 1, None),  # batches that were put together before
+        (7, 1, 4),  # no more than four at a time
     ],
 )
 def test_a_script_that_splits_a_micro_batch_is_told_by_its_batches_and_passes(

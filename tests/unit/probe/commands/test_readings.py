@@ -215,7 +215,7 @@ def test_a_script_that_splits_its_micro_batch_is_noted_and_trains_what_its_loade
     loader = LoaderUse(number=0, begun=False, fetched=3, **facts)
     steps = [step(each, passes=3, loaders=(loader,)) for each in (1, 2, 3)]
     (note,) = notes_on(steps, Recipe(13))
-    assert note.startswith("the script's data loader makes batches of 4 samples, not 13: it splits what it is told")
+    assert note.startswith("the script's data loader makes batches of 4 samples, not 13: it splits or bounds")
     assert [samples_of_pass(steps, Recipe(size)) for size in (4, 13)] == [4, 4]
     assert samples_of_pass(steps, Recipe(13, accumulation_steps=3)) == 13
 
