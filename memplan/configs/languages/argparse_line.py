@@ -16,17 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from memplan.configs.languages.argparse_source import arguments_in
 from memplan.configs.languages.literals import python_word
+from memplan.configs.languages.shell_words import commands_in, plain_word
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from memplan.configs.languages.argparse_source import Argument
+    from memplan.configs.languages.shell_words import Word
 
-_TOKEN = re.compile(
-    r"""(?P<gap>(?:[ \t]|\\\n)+)|(?P<comment>\#[^\n]*)|(?P<end>[;&|<>\n])
-    |(?P<word>(?:'[^']*'|"(?:\\.|[^"\\])*"|\\.|[^\s'"\\;&|<>])+)|(?P<rest>.)""",
-    re.VERBOSE,
-)
 _NUMBER = re.compile(r"-[\d.]")
 _MADE_BY_SHELL = re.compile(r"[$`*?~]")
 _SHORT_LENGTH = 2
@@ -39,16 +36,6 @@ class Unsaid(Enum):
 
     OPEN = auto()
     UNKNOWN = auto()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Word:
-    begin: int
-    text: str
-
-    @property
-    def end(self) -> int:
-        return self.begin + len(self.text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,46 +79,29 @@ def with_value(text: str, line: str, key: str, value: Any, *, script: str) -> st
 
 def runs_another_script(line: str, script: str) -> bool:
     """Whether a line runs scripts, and none of this name."""
-    commands = _commands_in(line)
+    commands = commands_in(line)
     is_named = any(_place_of_script(words, script) is not None for words in commands)
     return not is_named and any(_place_of_any_script(words) is not None for words in commands)
 
 
-def _commands_in(line: str) -> list[list[_Word]]:
-    """Return the words of each simple command of a line, quoted ones whole; of one that is redirected those before."""
-    commands: list[list[_Word]] = [[]]
-    is_behind_word = False
-    for token in _TOKEN.finditer(line):
-        if token["word"] is not None:
-            if is_behind_word:
-                last = commands[-1].pop()
-                commands[-1].append(_Word(begin=last.begin, text=last.text + token[0]))
-            else:
-                commands[-1].append(_Word(begin=token.start(), text=token[0]))
-        elif token["end"] is not None:
-            commands.append([])
-        is_behind_word = token["word"] is not None
-    return commands
-
-
-def _place_of_script(words: Sequence[_Word], script: str) -> int | None:
+def _place_of_script(words: Sequence[Word], script: str) -> int | None:
     """Return the place of the word that names the script, or its module; None where none does."""
     module = PurePosixPath(script).stem
     for place, word in enumerate(words):
-        named = _unquoted(word.text)
+        named = word.plain
         is_module = place > 0 and words[place - 1].text == "-m" and named.rpartition(".")[2] == module
         if is_module or PurePosixPath(named).name == script:
             return place
     return None
 
 
-def _place_of_any_script(words: Sequence[_Word]) -> int | None:
-    return next((place for place, word in enumerate(words) if _unquoted(word.text).endswith(".py")), None)
+def _place_of_any_script(words: Sequence[Word]) -> int | None:
+    return next((place for place, word in enumerate(words) if word.plain.endswith(".py")), None)
 
 
-def _words_for(line: str, script: str, declared: Mapping[str, Argument]) -> list[_Word]:
+def _words_for(line: str, script: str, declared: Mapping[str, Argument]) -> list[Word]:
     """Return the words that a script gets: one of that name, or else that which is given most of its arguments."""
-    commands = [words for words in _commands_in(line) if words]
+    commands = commands_in(line)
     named = [words[place + 1 :] for words in commands if (place := _place_of_script(words, script)) is not None]
     others = [words[place + 1 :] for words in commands if (place := _place_of_any_script(words)) is not None]
     found = [_before_end(words) for words in named[-1:] or others or map(_behind_program, commands)]
@@ -140,12 +110,12 @@ def _words_for(line: str, script: str, declared: Mapping[str, Argument]) -> list
     return found[counts.index(most)] if counts.count(most) == 1 else []
 
 
-def _before_end(words: list[_Word]) -> list[_Word]:
+def _before_end(words: list[Word]) -> list[Word]:
     """Return the words before that which ends flags."""
     return words[: next((place for place, word in enumerate(words) if word.text == "--"), len(words))]
 
 
-def _behind_program(words: list[_Word]) -> list[_Word]:
+def _behind_program(words: list[Word]) -> list[Word]:
     """Return the words behind a program, or behind the module that Python runs."""
     place = next((place for place, word in enumerate(words) if word.text == "-m"), -1)
     return words[place + 2 :] if place > 0 else words[1:]
@@ -161,13 +131,13 @@ def _said_in(text: str, line: str, script: str) -> Iterator[_Said]:
         flag, length = found
         argument = declared[flag]
         if argument.is_switch:
-            yield _Said(argument=argument, begin=word.begin, end=word.end, text=None, flag=word.text)
+            yield _Said(argument=argument, begin=word.span.start, end=word.span.end, text=None, flag=word.text)
         elif length < len(word.text):
-            begin = word.begin + length
-            yield _Said(argument=argument, begin=begin, end=word.end, text=word.text[length:], flag=flag)
+            begin = word.span.start + length
+            yield _Said(argument=argument, begin=begin, end=word.span.end, text=word.text[length:], flag=flag)
         elif number + 1 < len(words):
             value = words[number + 1]
-            yield _Said(argument=argument, begin=value.begin, end=value.end, text=value.text, flag=flag)
+            yield _Said(argument=argument, begin=value.span.start, end=value.span.end, text=value.text, flag=flag)
 
 
 def _flag_of(word: str, declared: Mapping[str, Argument]) -> tuple[str, int] | None:
@@ -192,7 +162,7 @@ def _value_of(said: _Said) -> Any:
         return Unsaid.OPEN
     if said.argument.takes_several or _MADE_BY_SHELL.search(said.text):
         return Unsaid.UNKNOWN
-    value = _unquoted(said.text)
+    value = plain_word(said.text)
     if said.argument.is_on_or_off:
         return _SWITCH_WORDS.get(value.lower(), Unsaid.UNKNOWN)
     make = _TYPES.get(said.argument.type_name or "str")
@@ -200,11 +170,3 @@ def _value_of(said: _Said) -> Any:
         return Unsaid.UNKNOWN if make is None else make(value)
     except ValueError:
         return Unsaid.UNKNOWN
-
-
-def _unquoted(word: str) -> str:
-    try:
-        (found,) = shlex.split(word) or [""]
-    except ValueError:
-        return word
-    return found

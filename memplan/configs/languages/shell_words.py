@@ -28,10 +28,15 @@ class Word:
     @property
     def plain(self) -> str:
         """The word without its quotes; as it is written where they do not match."""
-        try:
-            return " ".join(shlex.split(self.text)) if set(self.text) & set("'\"\\") else self.text
-        except ValueError:
-            return self.text
+        return plain_word(self.text)
+
+
+def plain_word(text: str) -> str:
+    """Return a word, or the rest of one, without its quotes; as it is written where they do not match."""
+    try:
+        return " ".join(shlex.split(text)) if set(text) & set("'\"\\") else text
+    except ValueError:
+        return text
 
 
 def commands_in(text: str) -> list[list[Word]]:
