@@ -50,6 +50,15 @@ def samples_of_split(steps: Sequence[StepEnded], *, micro_batch_size: int, passe
     return use.asked if micro_batch_size - use.asked < use.asked * passes <= micro_batch_size else None
 
 
+def batches_of_step(steps: Sequence[StepEnded]) -> int | None:
+    """Return how many batches each step fetched, the first aside; None where that differs, or is not known."""
+    use = _known_use(steps)
+    if use is None or use.asked is None:
+        return None
+    counts = {0 if each is None else each.fetched for each in _uses(steps, use.number)[1:]}
+    return counts.pop() or None if len(counts) == 1 else None
+
+
 def partial_steps(steps: Sequence[StepEnded]) -> list[bool] | None:
     """Return which steps train on a last batch of fewer samples; None where that is not known."""
     use = _known_use(steps)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import TYPE_CHECKING, TypeVar
 
-from memplan.probe.commands.batch_source import samples_of_split, samples_short_of
+from memplan.probe.commands.batch_source import batches_of_step, samples_of_split, samples_short_of
 from memplan.probe.commands.events import BatchUnfilled, BytesHeld, HookFailed, OptimizerBuilt, StepEnded, StepsFinished
 from memplan.probe.commands.timed_steps import NOTHING_TIMED, time_steps, usual_passes
 from memplan.probe.readings import search_note
@@ -31,6 +31,7 @@ _MORE_PASSES = (
     "optimizer steps make more backward passes than asked for, each counted as a micro-batch of its own: does the "
     "script accumulate by itself, or go backward from several losses?"
 )
+_PASSES_OVER_ONE = "optimizer steps go backward several times over one batch, which counts once"
 _SPLIT = "the script's data loader makes batches of {samples} samples, not {asked}: it splits or bounds what it is told"
 _FEWER_PASSES = (
     "optimizer steps make fewer backward passes than asked for: does the script heed what {accumulation_steps} sets?"
@@ -121,11 +122,16 @@ def measure(
 
 
 def _passes_made(events: Sequence[Event], asked: int | None, timed: int) -> int:
-    """Return the passes of a step whose samples count; fewer than were asked for where a script does not accumulate."""
+    """Return the passes of a step whose samples count.
+
+    They are fewer than were asked for where a script does not accumulate, and fewer than were made where it goes
+    backward several times over one batch.
+    """
     optimizers = max((event.optimizers for event in events if isinstance(event, StepEnded)), default=1)
     if optimizers > 1:
         return 1 if asked is None else asked
-    return timed if asked is None else min(asked, timed)
+    counted = min(timed, batches_of_step(_lead_steps(events)) or timed)
+    return counted if asked is None else min(asked, counted)
 
 
 def passes_per_step(events: Sequence[Event]) -> int:
@@ -185,7 +191,8 @@ def notes_on(events: Sequence[Event], recipe: Recipe) -> tuple[str, ...]:
     elif (samples := _samples_of_part(events, recipe)) is not None:
         notes.append(_SPLIT.format(samples=samples, asked=recipe.micro_batch_size))
     elif replicas and passes > recipe.accumulation_steps:  # without the number, which varies in a warm-up
-        notes.append(_MORE_PASSES)
+        batches = batches_of_step(_lead_steps(events))
+        notes.append(_MORE_PASSES if batches is None or batches >= passes else _PASSES_OVER_ONE)
     elif replicas and _accumulates_less(events, recipe.accumulation_steps):
         notes.append(_FEWER_PASSES)
     if _timing(events).leaves_out_partial:

@@ -220,6 +220,17 @@ def test_a_script_that_splits_its_micro_batch_is_noted_and_trains_what_its_loade
     assert samples_of_pass(steps, Recipe(13, accumulation_steps=3)) == 13
 
 
+@pytest.mark.parametrize(("fetched", "samples"), [(1, 4), (2, 8)])
+def test_several_passes_over_one_batch_count_once(fetched: int, samples: int) -> None:
+    facts = {"asked": 4, "available": 400, "drops_last": False, "batches": 100, "since_first_s": None}
+    loader = LoaderUse(number=0, begun=False, fetched=fetched, **facts)
+    steps = [step(each, passes=2, loaders=(loader,), duration_s=0.5) for each in (1, 2, 3, 4)]
+    found = measured(built(), held(), *steps, accumulation_steps=None)
+    assert found.samples_per_s == samples / 0.5
+    (note,) = notes_on(steps, Recipe(4))
+    assert ("several times over one batch" in note) is (fetched == 1)
+
+
 def test_the_rest_of_an_epoch_is_not_taken_for_missing_accumulation() -> None:
     steps = [step(number, passes=passes) for number, passes in enumerate((4, 3, 4, 3), 1)]
     assert notes_on(steps, Recipe(4, accumulation_steps=4)) == ()
