@@ -242,12 +242,9 @@ def _remarks_on_command(said: Mapping[str, Any], keys: KnobKeys) -> list[str]:
     known = {each for found in keys.values() for each in found}
     taken = [f"{key}={value}" for key, value in said.items() if key in known]
     unknown = [key for key, value in said.items() if value is Unsaid.UNKNOWN]
-    remarks = [f"taken from the command: {', '.join(taken)}"] if taken else []
-    return (
-        [*remarks, f"what the command says of {', '.join(unknown)} is not known, and left alone"]
-        if unknown
-        else remarks
-    )
+    said_of_taken = f"taken from the command: {', '.join(taken)}"
+    said_of_unknown = f"what the command says of {', '.join(unknown)} is not known, and left alone"
+    return [*([said_of_taken] if taken else ()), *([said_of_unknown] if unknown else ())]
 
 
 def _remarks_on_names(own: KnobKeys, declared: KnobKeys) -> list[str]:

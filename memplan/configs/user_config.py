@@ -199,6 +199,11 @@ class UserConfig:
         """Return the first knob of that name, or None."""
         return next((each for each in self.knobs if each.name == name), None)
 
+    def is_said(self, name: KnobName) -> bool:
+        """Whether the training command says the value of the first knob of that name."""
+        knob = self.knob(name)
+        return knob is not None and knob.key in self.said
+
     def is_set_beside(self, name: KnobName) -> bool:
         """Whether something that is patched together with this config has a knob of that name."""
         return any(each.knob(name) is not None for each in self.companions)

@@ -225,8 +225,7 @@ def _note_on_silent_rate(
     """Say that the line to run keeps the old rate where the command takes none."""
     if recipe.learning_rate == subject.current.learning_rate or template.sets(PlaceholderName.LEARNING_RATE):
         return ()
-    rate = None if subject.config is None else subject.config.knob(KnobName.LEARNING_RATE)
-    if subject.config is not None and rate is not None and patch is not None and rate.key in subject.config.said:
+    if patch is not None and subject.config is not None and subject.config.is_said(KnobName.LEARNING_RATE):
         return ()  # the line says the new one
     remedy = f"{'' if patch is None else _how_to_apply(patch)}set {recipe.learning_rate:g} there"
     return (f"the line to run leaves the learning rate as it is: {remedy}",)

@@ -206,8 +206,7 @@ def _first_recipe(
     size = known.micro_batch_size if command.micro_batch_size is None else command.micro_batch_size
     world_size = request.world_size or known.world_size
     noted = None if config is None or config.original is None else config.original.options.get(COMMAND_PRECISION)
-    knob = None if config is None else config.knob(KnobName.PRECISION)
-    is_said = config is not None and knob is not None and knob.key in config.said
+    is_said = config is not None and config.is_said(KnobName.PRECISION)
     precision = _first_precision(template, known, request, noted=noted, is_said=is_said)
     recipe = replace(known, micro_batch_size=size, precision=precision, world_size=world_size)
     if request.global_batch_size is None:

@@ -64,8 +64,8 @@ def flags_without_placeholder(subject: Subject, patch: ConfigPatch | None) -> st
     if config.document.language is not ARGUMENTS:
         return ""
     text = config.document.source.text
-    said = values_said(text, source.template, script=config.path.name)
-    unsaid = (each for each in patch.changes if each.key in _keys_to_say(config, source) and each.key not in said)
+    keys = _keys_to_say(config, source) - values_said(text, source.template, script=config.path.name).keys()
+    unsaid = (each for each in patch.changes if each.key in keys)
     words = ((each, python_word(each.value)) for each in unsaid)
     return " ".join(f"{flag_in(text, each.key)} {shlex.quote(word)}" for each, word in words if word is not None)
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _NUMBER = re.compile(r"-[\d.]")
 _MADE_BY_SHELL = re.compile(r"[$`*?~]")
+_SHELLS = ("bash", "dash", "sh", "zsh")
 _SHORT_LENGTH = 2
 _TYPES: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str}
 _SWITCH_WORDS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
@@ -47,7 +48,7 @@ class _Said:
         begin: where its first character is.
         end: where the character behind its last is.
         text: the value; None of a switch, which has no value of its own.
-        flag: the flag before it.
+        flag: the flag before it, in full.
     """
 
     argument: Argument
@@ -116,7 +117,9 @@ def _before_end(words: list[Word]) -> list[Word]:
 
 
 def _behind_program(words: list[Word]) -> list[Word]:
-    """Return the words behind a program, or behind the module that Python runs."""
+    """Return the words behind a program, or behind the module that Python runs; none behind a shell."""
+    if PurePosixPath(words[0].plain).name in _SHELLS:
+        return []
     place = next((place for place, word in enumerate(words) if word.text == "-m"), -1)
     return words[place + 2 :] if place > 0 else words[1:]
 
@@ -131,7 +134,7 @@ def _said_in(text: str, line: str, script: str) -> Iterator[_Said]:
         flag, length = found
         argument = declared[flag]
         if argument.is_switch:
-            yield _Said(argument=argument, begin=word.span.start, end=word.span.end, text=None, flag=word.text)
+            yield _Said(argument=argument, begin=word.span.start, end=word.span.end, text=None, flag=flag)
         elif length < len(word.text):
             begin = word.span.start + length
             yield _Said(argument=argument, begin=begin, end=word.span.end, text=word.text[length:], flag=flag)
@@ -164,7 +167,8 @@ def _value_of(said: _Said) -> Any:
         return Unsaid.UNKNOWN
     value = plain_word(said.text)
     if said.argument.is_on_or_off:
-        return _SWITCH_WORDS.get(value.lower(), Unsaid.UNKNOWN)
+        is_read = said.argument.is_told_by_a_word
+        return _SWITCH_WORDS.get(value.lower(), Unsaid.UNKNOWN) if is_read else bool(value)
     make = _TYPES.get(said.argument.type_name or "str")
     try:
         return Unsaid.UNKNOWN if make is None else make(value)

@@ -50,16 +50,20 @@ class Argument:
     @property
     def type_name(self) -> str | None:
         """The name of the function that makes its values, or the type of its default, where that says more."""
-        declared = next((ast.unparse(each.value) for each in self.call.keywords if each.arg == "type"), None)
-        value = _default_value(self)
+        declared, value = self._declared_type, _default_value(self)
         if declared in _PLAIN_TYPES or value is None or isinstance(value, str):
             return declared
         return type(value).__name__
 
     @property
     def is_on_or_off(self) -> bool:
-        """Whether its values are words for on and off."""
-        return self.type_name == "bool" and isinstance(_default_value(self), bool)
+        """Whether it is on or off by default, so that a word behind its flag may say either."""
+        return not self.is_switch and isinstance(_default_value(self), bool)
+
+    @property
+    def is_told_by_a_word(self) -> bool:
+        """Whether a word behind its flag turns it off; ``type=bool`` takes every word for true."""
+        return self.action is None and self._declared_type not in (None, "bool")
 
     @property
     def action(self) -> str | None:
@@ -76,13 +80,18 @@ class Argument:
 
     @property
     def negated_flags(self) -> tuple[str, ...]:
-        """Flags that turn it off, of a switch that works both ways."""
-        return tuple(each.replace("--", "--no-", 1) for each in self.flags) if self.action == _BOTH_WAYS else ()
+        """Flags that turn it off, of a switch that works both ways; short ones have no such twin."""
+        long = [each for each in self.flags if each.startswith("--")] if self.action == _BOTH_WAYS else []
+        return tuple(each.replace("--", "--no-", 1) for each in long)
 
     @property
     def takes_several(self) -> bool:
         """Whether several words are behind it."""
         return any(each.arg == "nargs" for each in self.call.keywords)
+
+    @property
+    def _declared_type(self) -> str | None:
+        return next((ast.unparse(each.value) for each in self.call.keywords if each.arg == "type"), None)
 
     def value_switched_by(self, flag: str) -> bool | None:
         """Return the value that a flag without a word behind it gives; None where it gives none."""
@@ -115,15 +124,13 @@ def switch_in(text: str, key: str, *, value: bool) -> str | None:
 
 
 def is_told_by_a_word(text: str, key: str) -> bool:
-    """Whether a word behind an argument's flag turns it off; ``type=bool`` takes every word for true."""
-    declared = [{each.arg: ast.unparse(each.value) for each in one.call.keywords} for one in _by_key(text).get(key, ())]
-    return any("action" not in each and each.get("type", "bool") != "bool" for each in declared)
+    """Whether a word behind an argument's flag turns it off."""
+    return any(each.is_told_by_a_word for each in _by_key(text).get(key, ()))
 
 
 def _switch(argument: Argument, *, value: bool) -> str | None:
-    if argument.action == _BOTH_WAYS:
-        return argument.flag if value else argument.flag.replace("--", "--no-", 1)
-    return argument.flag if _SWITCHES.get(argument.action or "") is (not value) else None
+    flags = (argument.flag, *argument.negated_flags)
+    return next((each for each in flags if argument.value_switched_by(each) is value), None)
 
 
 def choices_in(text: str, key: str) -> tuple[Any, ...]:

@@ -15,7 +15,8 @@ parser.add_argument("-j", "--workers", default=4)
 parser.add_argument("--momentum", default=0.9)
 parser.add_argument("--mode")
 parser.add_argument("--amp", action="store_true")
-parser.add_argument("--compile", action=argparse.BooleanOptionalAction)
+parser.add_argument("-c", "--compile", action=argparse.BooleanOptionalAction)
+parser.add_argument("--shuffle", type=bool, default=True)
 parser.add_argument("--pin", type=to_bool, default=True)
 parser.add_argument("--decay", type=lambda text: float(text), default=0.5)
 parser.add_argument("--steps", nargs="+", type=int)
@@ -42,6 +43,9 @@ def said_by(line: str) -> dict[str, Any]:
         pytest.param("--mode fast", {"mode": "fast"}, id="a word"),
         pytest.param("--amp", {"amp": True}, id="a switch"),
         pytest.param("--no-compile", {"compile": False}, id="a switch turned off"),
+        pytest.param("-c", {"compile": True}, id="a short switch that works both ways"),
+        pytest.param("--no-comp", {"compile": False}, id="the beginning of a flag that turns off"),
+        pytest.param("--shuffle no", {"shuffle": True}, id="every word is true to a bool"),
         pytest.param("--pin no", {"pin": False}, id="a word for off"),
         pytest.param("--decay 1", {"decay": 1.0}, id="a type of the script's own, by the default"),
         pytest.param("-b {micro_batch_size}", {"batch_size": Unsaid.OPEN}, id="left open"),
