@@ -17,7 +17,7 @@ from memplan.training.dense_parts import dense_parts, sparse_of
 if TYPE_CHECKING:
     from torch._ops import OpOverload
 
-_COLLECTIVES_ARE_KNOWN_FROM = (2, 11)  # to FakeTensorMode, or 2.10, which was not tried
+_COLLECTIVES_ARE_KNOWN = release_of(torch.__version__) >= (2, 11)  # to FakeTensorMode; 2.10 was not tried
 
 
 class TraceFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch leaves dispatch modes untyped
@@ -36,7 +36,7 @@ class TraceFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch l
 
     def run(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator on fake tensors."""
-        if operator.namespace == "c10d" and release_of(torch.__version__) < _COLLECTIVES_ARE_KNOWN_FROM:
+        if not _COLLECTIVES_ARE_KNOWN and operator.namespace == "c10d":
             return args[0], FakeWork().boxed()  # what it writes to, done at once
         return self._results.run(operator, args, kwargs, self)
 
