@@ -98,12 +98,11 @@ def is_sharded(model: nn.Module) -> bool:
     return any(each is not None and each.uses_sharded_strategy for each in handles)
 
 
-def innermost_sharded(model: nn.Module) -> list[nn.Module]:
-    """Return the modules for which either FSDP gathers weights and inside of which it gathers no others."""
-    kinds = (FSDPModule, FullyShardedDataParallel)
-    sharded = [each for each in model.modules() if isinstance(each, kinds)]
-    innermost = [each for each in sharded if sum(isinstance(inside, kinds) for inside in each.modules()) == 1]
-    return [each.module if isinstance(each, FullyShardedDataParallel) else each for each in innermost]
+def gathers_inside(model: nn.Module, function: Callable[..., Any]) -> bool:
+    """Whether either FSDP may gather weights while a function of the model runs, which it does not in a forward."""
+    sharded = [each for each in model.modules() if isinstance(each, FSDPModule | FullyShardedDataParallel)]
+    own = (each.module if isinstance(each, FullyShardedDataParallel) else each for each in sharded)
+    return any(each.forward != function for each in own)
 
 
 def offloads_shards(model: nn.Module) -> bool:

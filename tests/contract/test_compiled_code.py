@@ -25,9 +25,7 @@ from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.estimators.breakdown import live_blocks_at
 from memplan.estimators.recorder.compiled_calls import (
     GRAPHS_NOTE,
-    PARTLY_UNCOMPILED_NOTE,
     UNCOMPILED_NOTE,
-    UNFOLLOWED_NOTE,
 )
 from memplan.estimators.step_trace import PHASES
 from memplan.results import Component, Phase
@@ -324,19 +322,14 @@ def test_what_compiled_code_checkpoints_is_computed_again(checkpoints: bool, row
     [
         pytest.param(interrupted_waves, 2, id="each graph keeps what it is given"),
         pytest.param(interrupted_multiplied_waves, 2, id="what a graph checkpoints is computed again"),
+        pytest.param(waves_of_uncompiled, 2, id="code between graphs runs as it is"),
+        pytest.param(waves_of_interrupted_checkpoint, 2, id="graphs run within a checkpoint"),
     ],
 )
 def test_a_function_is_followed_where_its_graph_breaks(function: Callable[..., Any], rows: int) -> None:
     trace = trace_of(lambda: torch.compile(Net(function)))
     assert kept_rows(trace) == pytest.approx(rows, abs=0.01)
     assert trace.notes == (GRAPHS_NOTE,)
-
-
-@pytest.mark.parametrize("function", [waves_of_uncompiled, waves_of_interrupted_checkpoint])
-def test_a_function_is_one_graph_where_code_between_its_graphs_matters(function: Callable[..., Any]) -> None:
-    trace = trace_of(lambda: torch.compile(Net(function)))
-    assert kept_rows(trace) == pytest.approx(1, abs=0.01)
-    assert trace.notes == (GRAPHS_NOTE, UNFOLLOWED_NOTE)
 
 
 def test_what_parts_of_a_function_keep_is_told_apart() -> None:
@@ -430,28 +423,26 @@ def test_two_sizes_are_traced_at_the_same_time_unless_a_fork_would_lack_threads(
 
 
 @pytest.mark.parametrize(
-    ("shard", "notes"),
+    "shard",
     [
-        (shard_compiled_layers, ()),
-        (shard_layers_that_compile_themselves, ()),
-        (shard_layers_and_compile_all, (PARTLY_UNCOMPILED_NOTE,)),
-        (wrap_compiled_layers, ()),
-        (wrap_layers_and_compile_all, (PARTLY_UNCOMPILED_NOTE,)),
+        shard_compiled_layers,
+        shard_layers_that_compile_themselves,
+        shard_layers_and_compile_all,
+        wrap_compiled_layers,
+        wrap_layers_and_compile_all,
     ],
 )
-def test_what_sharded_layers_compile_is_followed(
-    shard: Callable[[nn.Module, Recipe], Any], notes: tuple[str, ...]
-) -> None:
+def test_what_sharded_layers_compile_is_followed(shard: Callable[[nn.Module, Recipe], Any]) -> None:
     trace = sharded_trace_of(shard)
     # a product of each layer, and what the second is given; a layer that is gathered takes the rest
     assert kept_rows(trace) == pytest.approx(3, abs=0.01)
-    assert trace.notes == (*notes, GRAPHS_NOTE)
+    assert trace.notes == (GRAPHS_NOTE,)
 
 
 def test_layers_are_followed_too_where_what_is_compiled_is_given_the_sharded_model() -> None:
     trace = sharded_trace_of(shard_layers, loss=summed_as_compiled)
     assert kept_rows(trace) == pytest.approx(3, abs=0.01)
-    assert set(trace.notes) == {PARTLY_UNCOMPILED_NOTE, GRAPHS_NOTE}
+    assert trace.notes == (GRAPHS_NOTE,)
 
 
 def test_on_the_cpu_what_sharded_layers_compile_is_traced_uncompiled() -> None:

@@ -5,33 +5,23 @@ from __future__ import annotations
 import functools
 import sys
 import threading
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from memplan.children.compiled_modules import INDUCTOR, compile_as, unwrapped_backend
 from memplan.errors import MemplanError
-from memplan.estimators.fake_tensors.replaced import replaced
-from memplan.estimators.recorder.function_call import modules_behind
-from memplan.training.sharding import innermost_sharded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from types import CodeType, FrameType
 
 UNCOMPILED_NOTE = "compiled parts of the model or its step are traced as they run uncompiled, which usually keeps more"
 GRAPHS_NOTE = (
     "compiled parts are counted by the code that Inductor writes for their graphs; CUDA graphs are not counted, and "
     "which products are padded is presumed"
-)
-UNFOLLOWED_NOTE = (
-    "a compiled function whose graph breaks is counted as one graph, because code between its graphs cannot be followed"
-)
-PARTLY_UNCOMPILED_NOTE = (
-    "a compiled model's code around the layers whose weights FSDP gathers is counted as it runs uncompiled"
 )
 _FLEX_ATTENTION = "torch.nn.attention.flex_attention"
 _COMPILING = ("torch._dynamo", "torch.compiler")  # what stands between a call of ``torch.compile`` and its effect
@@ -50,7 +40,7 @@ class GraphRunner(Protocol):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Say what was presumed of their graphs."""
+        """Say which of them did not run as graphs."""
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return what a function returns.
@@ -58,6 +48,9 @@ class GraphRunner(Protocol):
         Raises:
             NotCapturableError: it cannot be turned into graphs.
         """
+
+    def forget(self) -> None:
+        """Forget all graphs, which hold tensors."""
 
 
 class CompiledCalls:
@@ -82,6 +75,8 @@ class CompiledCalls:
             yield
         finally:
             _watching.pop()
+            if self._graphs is not None:
+                self._graphs.forget()
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return what a compiled function returns."""
@@ -90,11 +85,7 @@ class CompiledCalls:
             return self._run_uncompiled(function, args, kwargs)
         if self._graphs.is_capturing:
             return function(*args, **kwargs)
-        modules = modules_behind(function, pytree.tree_leaves((args, kwargs)))
-        sharded = [layer for module in modules for layer in innermost_sharded(module)]
-        layers = [each for each in sharded if each.forward != function]
-        run = functools.partial(self._run_as_graphs, self._graphs)
-        return self._run_around(layers, run, function, args, kwargs) if layers else run(function, *args, **kwargs)
+        return self._run_as_graphs(self._graphs, function, args, kwargs)
 
     def note_uncompiled(self) -> None:
         """Say that a compiled function runs uncompiled."""
@@ -103,13 +94,15 @@ class CompiledCalls:
     @property
     def notes(self) -> tuple[str, ...]:
         """Say how compiled functions were traced, if any was called."""
-        return (*self._notes, *(() if self._graphs is None else self._graphs.notes))
+        return tuple(dict.fromkeys((*self._notes, *(() if self._graphs is None else self._graphs.notes))))
 
     def _run_uncompiled(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.note_uncompiled()
         return function(*args, **kwargs)
 
-    def _run_as_graphs(self, graphs: GraphRunner, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _run_as_graphs(
+        self, graphs: GraphRunner, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """Return what a function returns, which runs as graphs unless it cannot be captured."""
         if function not in self._refused:
             try:
@@ -120,25 +113,6 @@ class CompiledCalls:
                 self._notes[GRAPHS_NOTE] = None
                 return results
         return self._run_uncompiled(function, args, kwargs)
-
-    def _run_around(
-        self,
-        layers: Sequence[nn.Module],
-        run: Callable[..., Any],
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        """Return what a function returns in which FSDP gathers weights, where Dynamo breaks off its graphs.
-
-        What runs as graphs is the code of the layers inside of which it gathers no others.
-        """
-        if getattr(function, "__self__", None) not in layers:
-            self._notes[PARTLY_UNCOMPILED_NOTE] = None
-        with ExitStack() as stack:
-            for each in layers:
-                stack.enter_context(replaced(each, "forward", functools.partial(run, each.forward)))
-            return function(*args, **kwargs)
 
 
 def redirect_compiled_calls() -> None:

@@ -107,6 +107,7 @@ class CodeRunner:
             "get_raw_stream": always(None),
             "assert_size_stride": always(None),
             "assert_alignment": always(None),
+            "assert_tensor_metadata": always(None),
             _MAKES: makes,
         }
 

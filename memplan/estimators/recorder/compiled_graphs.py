@@ -1,13 +1,14 @@
 """Compiled functions of a step, run as the graphs that Inductor makes of them.
 
 AOTAutograd turns a function into a graph of its forward and one of its backward pass, which recomputes what is cheap,
-with Inductor's decompositions and partitioner. It is given the function whole, or each part of it where Dynamo breaks
-it. The code that Inductor writes for the graphs is run in place of their operators.
+with Inductor's decompositions and partitioner. It is given the function whole, or each of Dynamo's graphs of it where
+that breaks it. The code that Inductor writes for the graphs is run in place of their operators.
 """
 
 from __future__ import annotations
 
 import functools
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,27 +21,26 @@ from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.fx_passes.joint_graph import joint_graph_passes
 from torch._inductor.virtualized import V
 from torch.fx import traceback
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from memplan.estimators.absent_card.cuda_emulation import emulation_suspended
+from memplan.estimators.fake_tensors.replaced import replaced
 from memplan.estimators.lowering.card_decompositions import as_on_a_card, as_written
 from memplan.estimators.lowering.inductor_code import inductor_code
 from memplan.estimators.lowering.padded_products import products_padded
 from memplan.estimators.recorder.capture_context import as_if_compiling, forget_modules, name_modules
-from memplan.estimators.recorder.compiled_calls import UNFOLLOWED_NOTE, NotCapturableError, unwatched
-from memplan.estimators.recorder.function_call import FunctionCall
-from memplan.estimators.recorder.graph_breaks import (
-    BrokenFunction,
-    GraphPart,
-    PartCall,
-    UnfollowedGraphsError,
-    broken_by_dynamo,
-)
+from memplan.estimators.recorder.compiled_calls import UNCOMPILED_NOTE, NotCapturableError, unwatched
+from memplan.estimators.recorder.dynamo_runs import DynamoRuns, GraphCall
+from memplan.estimators.recorder.function_call import FunctionCall, modules_behind, weights_of
+from memplan.training.sharding import gathers_inside
 from memplan.training.tensors_apart import put_together, taken_apart
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
+
+    from torch import nn
 
     from memplan.estimators.lowering.inductor_card import InductorCard
     from memplan.estimators.recorder.compiled_code import CodeRunner
@@ -69,8 +69,8 @@ class CompiledGraphs:
         operators: takes no part while functions are captured.
         paths: path of the running module.
         card: the card that code is made for.
-        whole: code that is taken for one graph, and in which order Dynamo's graph of it returns its results; None where
-            that makes no graph that can be followed. Shared by runs of the same step.
+        whole: code that is one graph, and in which order this returns the code's results; None of code that breaks.
+            Shared by runs of the same step.
     """
 
     def __init__(
@@ -88,12 +88,15 @@ class CompiledGraphs:
         self._card = card
         self._whole = whole
         self._known: dict[Any, _Graphs] = {}
+        self._dynamo = DynamoRuns(self._run_of_graph, self._reading_code)
+        self._modules: tuple[nn.Module, ...] = ()  # of the function that Dynamo runs
+        self._notes: dict[str, None] = {}
         self.is_capturing = False
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Say so where a function is taken for one graph that Dynamo would not make."""
-        return (UNFOLLOWED_NOTE,) if None in self._whole.values() else ()
+        """Say so where a graph of a function runs uncompiled."""
+        return tuple(self._notes)
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return what a compiled function returns.
@@ -101,44 +104,63 @@ class CompiledGraphs:
         Raises:
             NotCapturableError: it cannot be turned into graphs.
         """
+        modules = modules_behind(function, pytree.tree_leaves((args, kwargs)))
+        if any(gathers_inside(each, function) for each in modules):
+            return self._run_by_dynamo(modules, function, args, kwargs)
         call = FunctionCall(function, args, kwargs)
         try:
             graphs = self._known.get(call.key)
         except TypeError as error:
             raise NotCapturableError(f"it is given what cannot be compared: {error}") from error
         if graphs is None:
-            graphs = self._known[call.key] = self._captured_in_parts(call) or self._captured_whole(call)
+            if self._order_of_results(call) is None:
+                return self._run_by_dynamo(modules, function, args, kwargs)
+            graphs = self._known[call.key] = self._captured_whole(call)
         return put_together(graphs.run(*call.tensors), graphs.result_rest)
 
-    def _captured_in_parts(self, call: FunctionCall) -> _Graphs | None:
-        """Return the graphs of a function that Dynamo breaks; None of one that it does not."""
-        if call.code_key in self._whole:
-            return None
-        broken = self._broken(call)
-        if broken is None or len(broken.parts) == 1:
-            self._whole[call.code_key] = None if broken is None else _order_of(broken)
-            return None
-        runs = [self._captured_part(part) for part in broken.parts]
-        return _Graphs(run=lambda *tensors: broken.run(runs, tensors), result_rest=broken.result_rest)
+    def forget(self) -> None:
+        """Forget all graphs, which hold tensors."""
+        self._known.clear()
+        self._dynamo.forget()
 
-    def _captured_part(self, part: GraphPart) -> Callable[..., Sequence[Any]]:
-        name_modules(part.graph, self._paths)
-        call = PartCall(part)
-        graphs = self._captured(call, traceback.preserve_node_meta, order=None)
+    def _order_of_results(self, call: FunctionCall) -> tuple[int, ...] | None:
+        """Return in which order the one graph of a function returns its results; None of one that breaks."""
+        if call.code_key not in self._whole:
+            with self._reading_code():
+                copies = tuple(map(_example_of, call.tensors))
+                self._whole[call.code_key] = self._dynamo.results_of_one_graph(call, copies)
+        return self._whole[call.code_key]
 
-        def run(*inputs: torch.Tensor) -> Sequence[Any]:
-            results: Sequence[Any] = put_together(graphs.run(*call.ordered(inputs)), graphs.result_rest)
-            return results
+    def _run_by_dynamo(
+        self,
+        modules: tuple[nn.Module, ...],
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        with replaced(self, "_modules", modules):
+            return self._dynamo.run(function, args, kwargs)
 
-        return run
+    @contextmanager
+    def _reading_code(self) -> Iterator[None]:
+        """Let Dynamo find PyTorch and the model as they are while the context is open."""
+        with ExitStack() as stack:
+            for each in (self._operators.set_aside(), self._paths.untracked(), unwatched(), emulation_suspended()):
+                stack.enter_context(each)
+            yield
 
-    def _broken(self, call: FunctionCall) -> BrokenFunction | None:
-        """Return the parts of a function as Dynamo breaks it; None if that cannot be followed."""
-        with self._operators.set_aside(), self._paths.untracked(), unwatched(), emulation_suspended():
+    def _run_of_graph(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Sequence[Any]]:
+        """Return what runs one of Dynamo's graphs as compiled, or uncompiled where that fails."""
+        name_modules(graph, self._paths)
+        call = GraphCall(graph, inputs, {id(each) for each in weights_of(self._modules)})
+        graphs = self._known.get(call.key)
+        if graphs is None:
             try:
-                return broken_by_dynamo(call, tuple(map(_example_of, call.tensors)))
-            except UnfollowedGraphsError:
-                return None
+                graphs = self._known[call.key] = self._captured(call, traceback.preserve_node_meta, order=None)
+            except NotCapturableError:
+                self._notes[UNCOMPILED_NOTE] = None
+                return graph
+        return functools.partial(_run_in_order, graphs, call.order)
 
     def _captured_whole(self, call: FunctionCall) -> _Graphs:
         order = self._whole.get(call.code_key)
@@ -146,7 +168,7 @@ class CompiledGraphs:
 
     def _captured(
         self,
-        call: FunctionCall | PartCall,
+        call: FunctionCall | GraphCall,
         described: Callable[[], AbstractContextManager[None]],
         *,
         order: Sequence[int] | None,
@@ -233,9 +255,10 @@ def _rewrite(graph: fx.GraphModule, weight_count: int) -> None:
         joint_graph_passes(graph)
 
 
-def _order_of(function: BrokenFunction) -> tuple[int, ...]:
-    """Return the numbers of a function's results in the order in which its one graph returns them."""
-    return tuple(sorted(range(len(function.results)), key=function.results.__getitem__))
+def _run_in_order(graphs: _Graphs, order: Sequence[int], *inputs: Any) -> Sequence[Any]:
+    """Run graphs of which the inputs come in another order."""
+    results: Sequence[Any] = put_together(graphs.run(*(inputs[at] for at in order)), graphs.result_rest)
+    return results
 
 
 def _returning_in_order(run: Callable[..., Sequence[Any]], order: Sequence[int]) -> Callable[..., Sequence[Any]]:

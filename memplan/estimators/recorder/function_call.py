@@ -29,8 +29,8 @@ class FunctionCall:
         self._leaves, self._spec = pytree.tree_flatten((args, kwargs))
         self._places = [at for at, each in enumerate(self._leaves) if isinstance(each, torch.Tensor)]
         self._modules = modules_behind(function, self._leaves)
-        self._slots = [slot for root in self._modules for module in root.modules() for slot in _slots_of(module)]
-        weights = {id(tensor): tensor for holder, name in self._slots if (tensor := holder[name]) is not None}
+        self._slots = _slots_in(self._modules)
+        weights = {id(tensor): tensor for tensor in weights_of(self._modules)}
         self._identities = tuple(weights)
         self.weight_count = len(weights)
         self.tensors: tuple[torch.Tensor, ...] = (*weights.values(), *(self._leaves[at] for at in self._places))
@@ -88,6 +88,17 @@ def modules_behind(function: Callable[..., Any], leaves: Sequence[Any]) -> tuple
         *leaves,
     ]
     return tuple(dict.fromkeys(each for each in reached if isinstance(each, nn.Module)))
+
+
+def weights_of(modules: Sequence[nn.Module]) -> Iterator[torch.Tensor]:
+    """Yield the weights and buffers of modules and of those inside them, as they are now."""
+    for holder, name in _slots_in(modules):
+        if (tensor := holder[name]) is not None:
+            yield tensor
+
+
+def _slots_in(modules: Sequence[nn.Module]) -> list[tuple[dict[str, Any], str]]:
+    return [slot for root in modules for module in root.modules() for slot in _slots_of(module)]
 
 
 def _slots_of(module: nn.Module) -> Iterator[tuple[dict[str, Any], str]]:

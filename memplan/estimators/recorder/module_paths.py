@@ -49,11 +49,13 @@ class ModulePaths:
     @contextmanager
     def untracked(self) -> Iterator[None]:
         """Let no hook of this run while the context is open, in which compilers follow what modules do."""
+        was_tracked = bool(self._hooks)
         self._remove_hooks()
         try:
             yield
         finally:
-            self._register_hooks()
+            if was_tracked:
+                self._register_hooks()
 
     def _register_hooks(self) -> None:
         self._hooks += (

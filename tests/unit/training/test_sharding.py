@@ -17,7 +17,7 @@ from memplan.recipe import Recipe
 from memplan.training.sharding import (
     begin_pass,
     clip_gradients,
-    innermost_sharded,
+    gathers_inside,
     is_sharded,
     join_absent_replicas,
     shard_model,
@@ -51,16 +51,18 @@ def test_meshes_lie_on_the_one_kind_of_device_whatever_they_are_asked_for() -> N
     assert (mesh.device_type, tuple(mesh.shape)) == ("cpu", (2, 2))
 
 
-def test_the_innermost_modules_that_gather_weights_are_found_of_either_fsdp() -> None:
+def test_functions_inside_of_which_weights_are_gathered_are_told_from_those_that_find_them_whole() -> None:
     join_absent_replicas(2, "cpu")
-    layers = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8)), nn.ReLU())
-    assert innermost_sharded(layers) == []
-    fully_shard(layers[1][0])
+    layers = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    assert not gathers_inside(layers, layers.forward)
     fully_shard(layers[1])
-    assert innermost_sharded(fully_shard(layers)) == [layers[1][0]]
+    assert gathers_inside(layers, layers.forward)
+    assert gathers_inside(layers[1], layers[1].__call__)  # its hooks gather
+    assert not gathers_inside(layers[1], layers[1].forward)
     layer = nn.Linear(8, 8)
-    wrapped = FullyShardedDataParallel(nn.Sequential(FullyShardedDataParallel(layer)))
-    assert innermost_sharded(wrapped) == [layer]
+    wrapped = FullyShardedDataParallel(layer)
+    assert gathers_inside(wrapped, wrapped.forward)
+    assert not gathers_inside(wrapped, layer.forward)
 
 
 def test_who_joined_others_before_joins_the_new_ones() -> None:

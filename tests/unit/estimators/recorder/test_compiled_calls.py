@@ -49,12 +49,16 @@ class _Graphs:
     def __init__(self, *, captures: bool = True) -> None:
         self._captures = captures
         self.calls = 0
+        self.is_forgotten = False
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.calls += 1
         if not self._captures:
             raise NotCapturableError("it reads a value")
         return function(*args, **kwargs) + 1
+
+    def forget(self) -> None:
+        self.is_forgotten = True
 
 
 def _calls(graphs: Any = None) -> CompiledCalls:
@@ -68,6 +72,15 @@ def test_a_compiled_function_that_is_called_is_told_of() -> None:
         assert calls.notes == ()
         assert doubled(torch.ones(())) == 2
     assert calls.notes == (UNCOMPILED_NOTE,)
+
+
+def test_graphs_are_forgotten_once_the_step_is_no_longer_watched() -> None:
+    doubled = torch.compile(lambda tensor: 2 * tensor)
+    graphs = _Graphs()
+    with _calls(graphs).watched():
+        doubled(torch.ones(()))
+        assert not graphs.is_forgotten
+    assert graphs.is_forgotten
 
 
 def test_compiled_functions_and_modules_run_as_graphs() -> None:
