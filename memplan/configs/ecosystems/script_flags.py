@@ -35,6 +35,7 @@ from memplan.configs.languages.registry import ARGUMENTS, SHELL
 from memplan.configs.layout.command_lines import as_flags, as_switched_flags
 from memplan.configs.precision_words import precision_of
 from memplan.configs.user_config import KnobName, PatchStyle
+from memplan.recipe import Precision
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -67,13 +68,16 @@ class _ScriptFlags(Ecosystem):
         )
 
     def own_keys(self, document: Document) -> KnobKeys:
-        """Return the first of the usual names for each knob; a rate that the script computes does not count."""
+        """Return the first of the usual names for each knob, of switches of precision the first that is on.
+
+        A rate that the script computes does not count.
+        """
         values = document.values
         found = {
             name: tuple(key for each in usual for key in keys_called(values, each) if _is_single(values[key]))[:1]
             for name, usual in _NAMES.items()
         }
-        found[KnobName.PRECISION] = tuple(each for each in found[KnobName.PRECISION] if _is_known_word(values[each]))
+        found[KnobName.PRECISION] = _precision_in_force(values, found[KnobName.PRECISION])
         counted = (each for each in found[KnobName.ACCUMULATION_STEPS] if not isinstance(values[each], bool))
         found[KnobName.ACCUMULATION_STEPS] = tuple(counted)
         floors = tuple(each for each in _FLOORS if isinstance(values.get(each), float) and values[each] > 0)
@@ -182,6 +186,14 @@ def _remarks_on_lengths(document: Document, keys: KnobKeys, written: Callable[[s
     if computed := [each for each in STEP_LENGTHS if "$" in str(document.values.get(each))]:
         yield f"{listed(map(written, computed))} worked out by the script, and left alone"
     yield from remark_on_lengths(document.values, keys, written=written)
+
+
+def _precision_in_force(values: Mapping[str, Any], first: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the first of the usual names for precision that lowers it; where none does, the first if it is known."""
+    named = (key for usual in _NAMES[KnobName.PRECISION] for key in keys_called(values, usual))
+    told = {key: precision_of(values[key], key=key) for key in named if _is_single(values[key])}
+    lowering = (key for key, precision in told.items() if precision not in (None, Precision.FP32))
+    return (*lowering, *(each for each in first if _is_known_word(values[each])))[:1]
 
 
 def _is_known_word(value: Any) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from memplan.configs import PatchStyle, RecipeChange, apply_patch, expressible, plan_patch, read_config
+from memplan.configs import KnobName, PatchStyle, RecipeChange, apply_patch, expressible, plan_patch, read_config
 from memplan.configs.languages.shell_source import load_shell
 from memplan.configs.languages.shell_words import commands_in
 from memplan.errors import ConfigError, PatchError
@@ -411,6 +411,32 @@ def test_a_switch_that_is_on_by_default_is_turned_off_as_the_script_declares(
     with pytest.raises(PatchError) as refusal:
         apply_patch(patch)
     assert refusal.value.hint == f"add to the training command: {line}"
+
+
+SWITCHES = """
+p.add_argument("--amp", action="store_true")
+p.add_argument("--fp16", action="store_true")
+p.add_argument("--bf16", action="store_true")
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "key", "precision"),
+    [
+        ("", "amp", Precision.FP32),
+        ("--bf16", "bf16", Precision.BF16),
+        ("--fp16", "fp16", Precision.FP16),
+        ("--bf16 --amp", "amp", Precision.FP16),
+    ],
+)
+def test_of_several_switches_of_precision_the_one_that_is_on_counts(
+    tmp_path: Path, said: str, key: str, precision: Precision
+) -> None:
+    path = tmp_path / "x.py"
+    path.write_text(DECLARED + SWITCHES)
+    config = read_config(path, command_line=f"python {path} {said}")
+    assert [each.key for each in config.knobs if each.name is KnobName.PRECISION] == [key]
+    assert config.recipe.precision is precision
 
 
 @pytest.mark.parametrize("declared", ['"--amp", action="store_true", default=True', '"--amp", type=bool, default=True'])
