@@ -32,6 +32,7 @@ def kernel(in_out_ptr0, xnumel, XBLOCK : tl.constexpr):
 """
 CODE = """
 from torch._C import _cuda_getCurrentRawStream as get_raw_stream
+from torch._inductor.runtime.runtime_utils import assert_tensor_metadata  # from torch 2.14 on
 empty_strided_cuda = torch._C._dynamo.guards._empty_strided_cuda
 kernel = async_compile.triton('kernel', '''{kernel}''', device_str='cuda')
 async_compile.wait(globals())
@@ -41,6 +42,8 @@ class Runner:
     def call(self, args):
         x, = args
         args.clear()
+        assert_size_stride(x, (16, 16), (16, 1))
+        assert_tensor_metadata(x, (16, 16), (16, 1), torch.float32, 'aten.mm')
         with torch.cuda._DeviceGuard(0):
             torch.cuda.set_device(0)
             buf0 = empty_strided_cuda((256, ), (1, ), torch.float32)
