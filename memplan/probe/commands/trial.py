@@ -252,6 +252,9 @@ class _Watch:
         finished = self._finished_pids()
         return bool(finished) and finished >= set(training_pids(self.events))
 
+    def _training_pids(self) -> set[int]:
+        return {event.pid for event in self.events if isinstance(event, OptimizerBuilt)}
+
     def _finished_pids(self) -> set[int]:
         return {event.pid for event in self.events if isinstance(event, StepsFinished)}
 
@@ -300,12 +303,13 @@ class _Watch:
         return over_step_limit(limit, step=steps + 1, running_s=running_s, before_s=before_s)
 
     def _over_budget(self, pid: int) -> TrialVerdict | None:
-        training = {event.pid for event in self.events if isinstance(event, OptimizerBuilt)}
+        training = self._training_pids()
         training_bytes, other_bytes = self._tree.resident_parts(pid, training)
         self.hear()
         if self._finished_pids():  # one may have left: what it shared with the others would be counted as theirs
             return None
-        if steps_taken(self.events):  # until then, a replica that is still being built counts among the others
+        # a replica that is still being built, or was while this was read, counts among the others
+        if steps_taken(self.events) and training == self._training_pids():
             self._other_processes_bytes = max(self._other_processes_bytes, other_bytes)
         resident_bytes = training_bytes + other_bytes
         self.largest_resident_bytes = max(self.largest_resident_bytes, resident_bytes)

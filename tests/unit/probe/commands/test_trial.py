@@ -72,17 +72,27 @@ def test_a_script_that_is_cut_off_from_the_environment_is_not_waited_for(tmp_pat
 
 TWO_OUT_OF_STEP = """
 import subprocess, sys, time
+from pathlib import Path
 import torch
+first_steps, second_is_built = Path("first steps"), Path("second is built")
+def wait_for(path):
+    while not path.exists():
+        time.sleep(0.1)
 if len(sys.argv) == 2:
     second = subprocess.Popen([sys.executable, __file__, sys.argv[1], "second"])
 else:
     held = torch.ones(400 << 18)  # 400 MiB before it is a replica that trains
-    time.sleep(4)
+    wait_for(first_steps)
+    time.sleep(2)  # in which it is seen
 net = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-for _ in range(30):
+for step in range(30):
     net(torch.ones(2, 4)).sum().backward()
     optimizer.step()
+    if len(sys.argv) == 2 and step == 1:
+        first_steps.touch()
+        wait_for(second_is_built)
+    second_is_built.touch(exist_ok=True) if len(sys.argv) > 2 else None
     time.sleep(1.0 if len(sys.argv) == 2 else 0.1)
 """
 
