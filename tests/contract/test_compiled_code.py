@@ -23,10 +23,7 @@ from torch.utils.checkpoint import checkpoint
 
 from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.estimators.breakdown import live_blocks_at
-from memplan.estimators.recorder.compiled_calls import (
-    GRAPHS_NOTE,
-    UNCOMPILED_NOTE,
-)
+from memplan.estimators.recorder.compiled_calls import GRAPHS_NOTE, UNCOMPILED_NOTE
 from memplan.estimators.step_trace import PHASES
 from memplan.results import Component, Phase
 from memplan.units import GIB, MIB

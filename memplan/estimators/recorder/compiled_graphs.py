@@ -37,7 +37,7 @@ from memplan.training.sharding import gathers_inside
 from memplan.training.tensors_apart import put_together, taken_apart
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from torch import nn
@@ -59,6 +59,10 @@ class _Graphs:
 
     run: Callable[..., Sequence[torch.Tensor]]
     result_rest: bytes
+
+    def result_of(self, tensors: Iterable[torch.Tensor]) -> Any:
+        """Return what the function returns."""
+        return put_together(self.run(*tensors), self.result_rest)
 
 
 class CompiledGraphs:
@@ -113,10 +117,12 @@ class CompiledGraphs:
         except TypeError as error:
             raise NotCapturableError(f"it is given what cannot be compared: {error}") from error
         if graphs is None:
-            if self._order_of_results(call) is None:
+            order = self._order_of_results(call)
+            if order is None:
                 return self._run_by_dynamo(modules, function, args, kwargs)
-            graphs = self._known[call.key] = self._captured_whole(call)
-        return put_together(graphs.run(*call.tensors), graphs.result_rest)
+            described = functools.partial(as_if_compiling, self._paths)
+            graphs = self._known[call.key] = self._captured(call, described, order=order)
+        return graphs.result_of(call.tensors)
 
     def forget(self) -> None:
         """Forget all graphs, which hold tensors."""
@@ -125,11 +131,12 @@ class CompiledGraphs:
 
     def _order_of_results(self, call: FunctionCall) -> tuple[int, ...] | None:
         """Return in which order the one graph of a function returns its results; None of one that breaks."""
-        if call.code_key not in self._whole:
+        code_key = call.code_key
+        if code_key not in self._whole:
             with self._reading_code():
                 copies = tuple(map(_example_of, call.tensors))
-                self._whole[call.code_key] = self._dynamo.results_of_one_graph(call, copies)
-        return self._whole[call.code_key]
+                self._whole[code_key] = self._dynamo.results_of_one_graph(call, copies)
+        return self._whole[code_key]
 
     def _run_by_dynamo(
         self,
@@ -161,10 +168,6 @@ class CompiledGraphs:
                 self._notes[UNCOMPILED_NOTE] = None
                 return graph
         return functools.partial(_run_in_order, graphs, call.order)
-
-    def _captured_whole(self, call: FunctionCall) -> _Graphs:
-        order = self._whole.get(call.code_key)
-        return self._captured(call, functools.partial(as_if_compiling, self._paths), order=order)
 
     def _captured(
         self,
@@ -257,7 +260,7 @@ def _rewrite(graph: fx.GraphModule, weight_count: int) -> None:
 
 def _run_in_order(graphs: _Graphs, order: Sequence[int], *inputs: Any) -> Sequence[Any]:
     """Run graphs of which the inputs come in another order."""
-    results: Sequence[Any] = put_together(graphs.run(*(inputs[at] for at in order)), graphs.result_rest)
+    results: Sequence[Any] = graphs.result_of(inputs[at] for at in order)
     return results
 
 

@@ -24,6 +24,7 @@ from torch._dynamo.types import ConvertFrameReturn
 
 from memplan.errors import MemplanError
 from memplan.estimators.recorder.capture_context import module_path_of
+from memplan.estimators.recorder.function_call import kinds_of, modes_of_operators
 from memplan.training.tensors_apart import taken_apart
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ class GraphCall:
     Args:
         graph: the graph, whose nodes are described by the paths of their modules.
         inputs: what it is given.
-        weights: numbers by ``id`` of what counts as weights.
+        weights: the ``id`` of each tensor that counts as a weight.
     """
 
     def __init__(self, graph: fx.GraphModule, inputs: Sequence[Any], weights: set[int]) -> None:
@@ -175,8 +176,8 @@ class GraphCall:
             tuple(map(module_path_of, self._graph.graph.nodes)),
             tuple(self.order),
             self.weight_count,
-            tuple((type(each), each.shape, each.stride(), each.dtype, each.requires_grad) for each in self.tensors),
-            _surroundings(),
+            kinds_of(self.tensors),
+            modes_of_operators(),
         )
 
     def run_on(self, tensors: Sequence[torch.Tensor]) -> Any:
@@ -192,4 +193,4 @@ def _kept(guards: Sequence[Any]) -> list[bool]:
 def _surroundings() -> tuple[Any, ...]:
     """Return what decides, outside of a graph, which tensors are kept for the backward pass, and their types."""
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)  # noqa: SLF001 - public under no other name
-    return (torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), hooks)
+    return (*modes_of_operators(), hooks)

@@ -30,7 +30,7 @@ class FunctionCall:
         self._places = [at for at, each in enumerate(self._leaves) if isinstance(each, torch.Tensor)]
         self._modules = modules_behind(function, self._leaves)
         self._slots = _slots_in(self._modules)
-        weights = {id(tensor): tensor for tensor in weights_of(self._modules)}
+        weights = {id(tensor): tensor for tensor in _tensors_at(self._slots)}
         self._identities = tuple(weights)
         self.weight_count = len(weights)
         self.tensors: tuple[torch.Tensor, ...] = (*weights.values(), *(self._leaves[at] for at in self._places))
@@ -51,10 +51,8 @@ class FunctionCall:
         """What the function's graphs hold for."""
         return (
             self.code_key,
-            tuple((type(each), each.shape, each.stride(), each.dtype, each.requires_grad) for each in self.tensors),
-            torch.is_grad_enabled(),
-            torch.is_autocast_enabled("cpu"),
-            torch.get_autocast_dtype("cpu"),
+            kinds_of(self.tensors),
+            modes_of_operators(),
         )
 
     def run_on(
@@ -92,9 +90,21 @@ def modules_behind(function: Callable[..., Any], leaves: Sequence[Any]) -> tuple
 
 def weights_of(modules: Sequence[nn.Module]) -> Iterator[torch.Tensor]:
     """Yield the weights and buffers of modules and of those inside them, as they are now."""
-    for holder, name in _slots_in(modules):
-        if (tensor := holder[name]) is not None:
-            yield tensor
+    return _tensors_at(_slots_in(modules))
+
+
+def kinds_of(tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+    """Return what graphs hold for of the tensors that they are given, whose values are not known."""
+    return tuple((type(each), each.shape, each.stride(), each.dtype, each.requires_grad) for each in tensors)
+
+
+def modes_of_operators() -> tuple[Any, ...]:
+    """Return whether operators are differentiated, and which type autocast has them run in."""
+    return (torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"))
+
+
+def _tensors_at(slots: Sequence[tuple[dict[str, Any], str]]) -> Iterator[torch.Tensor]:
+    return (tensor for holder, name in slots if (tensor := holder[name]) is not None)
 
 
 def _slots_in(modules: Sequence[nn.Module]) -> list[tuple[dict[str, Any], str]]:
