@@ -73,11 +73,12 @@ class _ScriptFlags(Ecosystem):
         A rate that the script computes does not count.
         """
         values = document.values
-        found = {
-            name: tuple(key for each in usual for key in keys_called(values, each) if _is_single(values[key]))[:1]
+        named = {
+            name: tuple(key for each in usual for key in keys_called(values, each) if _is_single(values[key]))
             for name, usual in _NAMES.items()
         }
-        found[KnobName.PRECISION] = _precision_in_force(values, found[KnobName.PRECISION])
+        found = {name: keys[:1] for name, keys in named.items()}
+        found[KnobName.PRECISION] = _precision_in_force(values, named[KnobName.PRECISION])
         counted = (each for each in found[KnobName.ACCUMULATION_STEPS] if not isinstance(values[each], bool))
         found[KnobName.ACCUMULATION_STEPS] = tuple(counted)
         floors = tuple(each for each in _FLOORS if isinstance(values.get(each), float) and values[each] > 0)
@@ -188,12 +189,10 @@ def _remarks_on_lengths(document: Document, keys: KnobKeys, written: Callable[[s
     yield from remark_on_lengths(document.values, keys, written=written)
 
 
-def _precision_in_force(values: Mapping[str, Any], first: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the first of the usual names for precision that lowers it; where none does, the first if it is known."""
-    named = (key for usual in _NAMES[KnobName.PRECISION] for key in keys_called(values, usual))
-    told = {key: precision_of(values[key], key=key) for key in named if _is_single(values[key])}
-    lowering = (key for key, precision in told.items() if precision not in (None, Precision.FP32))
-    return (*lowering, *(each for each in first if _is_known_word(values[each])))[:1]
+def _precision_in_force(values: Mapping[str, Any], keys: Sequence[str]) -> tuple[str, ...]:
+    """Return the first of the keys for precision that lowers it; where none does, the first if its word is known."""
+    lowering = (each for each in keys if precision_of(values[each], key=each) not in (None, Precision.FP32))
+    return (*lowering, *(each for each in keys[:1] if _is_known_word(values[each])))[:1]
 
 
 def _is_known_word(value: Any) -> bool:

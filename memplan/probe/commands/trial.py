@@ -252,7 +252,7 @@ class _Watch:
         finished = self._finished_pids()
         return bool(finished) and finished >= set(training_pids(self.events))
 
-    def _training_pids(self) -> set[int]:
+    def _pids_with_optimizer(self) -> set[int]:
         return {event.pid for event in self.events if isinstance(event, OptimizerBuilt)}
 
     def _finished_pids(self) -> set[int]:
@@ -303,13 +303,13 @@ class _Watch:
         return over_step_limit(limit, step=steps + 1, running_s=running_s, before_s=before_s)
 
     def _over_budget(self, pid: int) -> TrialVerdict | None:
-        training = self._training_pids()
+        training = self._pids_with_optimizer()
         training_bytes, other_bytes = self._tree.resident_parts(pid, training)
         self.hear()
         if self._finished_pids():  # one may have left: what it shared with the others would be counted as theirs
             return None
         # a replica that is still being built, or was while this was read, counts among the others
-        if steps_taken(self.events) and training == self._training_pids():
+        if steps_taken(self.events) and training == self._pids_with_optimizer():
             self._other_processes_bytes = max(self._other_processes_bytes, other_bytes)
         resident_bytes = training_bytes + other_bytes
         self.largest_resident_bytes = max(self.largest_resident_bytes, resident_bytes)

@@ -74,11 +74,12 @@ TWO_OUT_OF_STEP = """
 import subprocess, sys, time
 from pathlib import Path
 import torch
+is_first = len(sys.argv) == 2
 first_steps, second_is_built = Path("first steps"), Path("second is built")
 def wait_for(path):
     while not path.exists():
         time.sleep(0.1)
-if len(sys.argv) == 2:
+if is_first:
     second = subprocess.Popen([sys.executable, __file__, sys.argv[1], "second"])
 else:
     held = torch.ones(400 << 18)  # 400 MiB before it is a replica that trains
@@ -89,11 +90,12 @@ optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 for step in range(30):
     net(torch.ones(2, 4)).sum().backward()
     optimizer.step()
-    if len(sys.argv) == 2 and step == 1:
+    if is_first and step == 1:
         first_steps.touch()
         wait_for(second_is_built)
-    second_is_built.touch(exist_ok=True) if len(sys.argv) > 2 else None
-    time.sleep(1.0 if len(sys.argv) == 2 else 0.1)
+    if not is_first:
+        second_is_built.touch()
+    time.sleep(1.0 if is_first else 0.1)
 """
 
 
