@@ -61,9 +61,15 @@ def waves_compiled_when_needed(values: torch.Tensor) -> torch.Tensor:
     return torch.compile(waves)(values)
 
 
-def doubled_waves(values: torch.Tensor) -> torch.Tensor:
-    """Decides by a value of a tensor, as a graph cannot."""
-    return waves(2 * values if values.sum().item() > 0 else values)
+def scaled_waves(values: torch.Tensor) -> torch.Tensor:
+    """Computes with a number that is read of a tensor, between graphs."""
+    values = waves(values)
+    return values * values.sum().item()
+
+
+def counted_waves(values: torch.Tensor) -> torch.Tensor:
+    """Counts by what is read of a tensor, which nothing can stand for."""
+    return waves(values) * max(1, int(values.sum().item()))
 
 
 def interrupted_waves(values: torch.Tensor) -> torch.Tensor:
@@ -329,6 +335,13 @@ def test_a_function_is_followed_where_its_graph_breaks(function: Callable[..., A
     assert trace.notes == (GRAPHS_NOTE,)
 
 
+def test_a_function_that_computes_with_what_it_reads_is_followed_too() -> None:
+    trace = trace_of(lambda: torch.compile(Net(scaled_waves)))
+    assert kept_rows(trace) == pytest.approx(1, abs=0.01)
+    assert GRAPHS_NOTE in trace.notes
+    assert any(each.startswith("computed numbers that the model reads") for each in trace.notes)
+
+
 def test_what_parts_of_a_function_keep_is_told_apart() -> None:
     def run(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
         first = model[0](batch)
@@ -344,7 +357,7 @@ def test_what_parts_of_a_function_keep_is_told_apart() -> None:
 
 
 def test_what_cannot_be_captured_is_traced_as_it_runs_uncompiled() -> None:
-    trace = trace_of(lambda: torch.compile(Net(doubled_waves)))
+    trace = trace_of(lambda: torch.compile(Net(counted_waves)))
     assert UNCOMPILED_NOTE in trace.notes
     assert GRAPHS_NOTE not in trace.notes
 

@@ -171,10 +171,20 @@ def _trace_graphs(recorder: StepRecorder, request: TraceRequest) -> StepTrace | 
     sized = replace(request, batch_sizes=(first, second))
     try:
         batches = made_batches(recorder.workload, sized.batch_sizes[:2])
-        trace = _trace(replace(recorder, runs_graphs=True), sized, batches)
+        trace = _trace_or_presume(replace(recorder, runs_graphs=True), sized, batches)
     except WorkloadError:
         return None
     return trace if GRAPHS_NOTE in trace.notes else None
+
+
+def _trace_or_presume(recorder: StepRecorder, request: TraceRequest, batches: dict[int, Any]) -> StepTrace:
+    """Trace on fake tensors, and presume unknown values where these decide."""
+    try:
+        return _trace(recorder, request, batches)
+    except WorkloadError as error:
+        if not is_fake_tensor_failure(error):
+            raise
+    return _trace(replace(recorder, presumes=True), request, batches)
 
 
 def _trace_at_working_sizes(recorder: StepRecorder, request: TraceRequest, batches: dict[int, Any]) -> StepTrace:
