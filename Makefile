@@ -28,7 +28,8 @@ demo: setup ## run the main job on a real example: estimate, probe, recommend, p
 	cd $(DEMO) && MALLOC_MMAP_THRESHOLD_=1048576 ../../$(BIN)/memplan probe \
 		configs/baseline/unet_small_motorcycle_256x256.py --device cpu --budget 1.4GiB --max-util 0.8
 
-# Each of two workers computes in one thread: on two cores, those that wait for each other cost a sixth of the time.
+# Each of two workers computes in one thread: on two cores, threads that wait for each other cost tests of whole
+# trainings a sixth of their time.
 test: setup lint ## run every check and all tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
