@@ -9,6 +9,7 @@ import numpy as np
 
 from memplan.estimators.temporaries.convolutions import Workspaces
 from memplan.estimators.temporaries.ruled_blocks import RuledBlocks, no_numbers
+from memplan.estimators.temporaries.timed_copies import TimedCopies
 from memplan.estimators.temporaries.varying_workspaces import VaryingWorkspaces
 from memplan.results import Component, Phase
 
@@ -29,7 +30,8 @@ DRAWN_STEPS, _DRAWS = 30, 3
 class Timeline:
     """Allocations and frees of two or more training steps in order, and what is known of each block.
 
-    A block's requested bytes at micro-batch ``b`` are ``sum(size_terms[:, block] * b**[0, 1, 2])``.
+    A block's requested bytes at micro-batch ``b`` are ``sum(size_terms[:, block] * b**[0, 1, 2])``, but for those that
+    the last arguments name.
 
     Args:
         event_blocks: block number of each event.
@@ -49,6 +51,7 @@ class Timeline:
             micro-batches; None where it does not search, or was not asked.
         cache_returns: events before which PyTorch returns its cached memory to the driver, ascending.
         ruled: the blocks of kernels whose bytes follow from rules with thresholds, and so no line.
+        timed_copies: the blocks that are only made where they fit below the peak so far.
     """
 
     event_blocks: npt.NDArray[np.int32]
@@ -67,6 +70,7 @@ class Timeline:
     searches: SizedWorkspaces | None = None
     cache_returns: npt.NDArray[np.int32] = field(default_factory=no_numbers)
     ruled: RuledBlocks = field(default_factory=RuledBlocks)
+    timed_copies: TimedCopies = field(default_factory=TimedCopies)
 
     @property
     def allocations(self) -> npt.NDArray[np.int32]:
@@ -88,7 +92,10 @@ class Timeline:
         if self.sized_workspaces is not None:
             sizes[self.sized_workspaces.blocks] = self.sized_workspaces.block_bytes(micro_batch_size)
         sizes[self.ruled.blocks] = self.ruled.block_bytes(micro_batch_size)
-        return np.maximum(np.rint(sizes), 0).astype(np.int64)
+        found = np.maximum(np.rint(sizes), 0).astype(np.int64)
+        if self.timed_copies.blocks.size:
+            found[self.timed_copies.not_made(found, self.event_blocks, self.event_allocates)] = 0
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,10 +26,12 @@ class TimedKernel:
     """A kernel of which several variants are timed.
 
     Args:
+        variant_count: how many; those that a search will find are not counted.
         changed: places of the tensors that it changes, rather than just writes, among those that it is given.
         within_peak: whether copies of these are made only where they fit below the peak so far.
     """
 
+    variant_count: int
     changed: tuple[int, ...]
     within_peak: bool
 
@@ -58,10 +60,12 @@ def timed_kernel(source: str) -> TimedKernel | None:
         return None
     ((loop, settings),) = loops
     meta = settings["inductor_meta"]
-    if _variant_count(loop, settings) < 2 and not meta.get("coordinate_descent_tuning"):
+    variant_count = _variant_count(loop, settings)
+    if variant_count < 2 and not meta.get("coordinate_descent_tuning"):
         return None
     names = [each.arg for each in function.args.args]
     return TimedKernel(
+        variant_count=variant_count,
         changed=tuple(names.index(each) for each in meta.get("mutated_arg_names", ())),
         within_peak=meta.get("optimize_mem", True),
     )

@@ -3,7 +3,7 @@
 Its buffers are made, handed on and freed as the code has it. Calls of libraries run as recorded operators; kernels do
 nothing, because nothing is known of values.
 
-When a kernel of which there are several variants runs for the first time, Inductor times them on the kernel's own
+When a kernel of which there are several variants runs for the first time, Inductor times each on the kernel's own
 buffers, or on copies of those that it changes, and overwrites the card's cache in between by a buffer of its size
 (``CachingAutotuner.bench`` and ``InductorBenchmarker.benchmark_gpu`` in ``torch/_inductor/runtime``, torch 2.13). A run
 that finds such timings on disk repeats none.
@@ -14,6 +14,7 @@ from __future__ import annotations
 import ast
 import re
 from contextlib import ExitStack, nullcontext
+from itertools import count
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,6 +24,7 @@ from torch._inductor.select_algorithm import extern_kernels
 from memplan.estimators.absent_card.card_answers import always
 from memplan.estimators.lowering.kernel_variants import timed_kernel
 from memplan.estimators.recorder.capture_context import module_path_of
+from memplan.estimators.temporaries.timed_copies import TimedCopy
 from memplan.results import Component
 
 if TYPE_CHECKING:
@@ -68,6 +70,7 @@ class CodeRunner:
         self._cache_bytes = cache_bytes
         self._is_recorded = True
         self._timed: set[str] = set()  # kernels, of which code that is loaded later finds timings on disk
+        self._timings = count()
         self._maker: fx.Node | None = None
         self._place = ExitStack()
 
@@ -127,26 +130,33 @@ class CodeRunner:
             if timed is None or not self._is_recorded:
                 return
             changed = [cast("torch.Tensor", args[each]) for each in timed.changed]
-            self._time([each.numel() * each.element_size() for each in changed], within_peak=timed.within_peak)
+            changed_bytes = [each.numel() * each.element_size() for each in changed]
+            for _variant in range(timed.variant_count if changed and timed.within_peak else 1):
+                self._time(changed_bytes, within_peak=timed.within_peak)
             self._timed.add(source)
             timed = None
 
         return SimpleNamespace(run=run)
 
     def _time(self, changed_bytes: Sequence[int], *, within_peak: bool) -> None:
-        room_bytes = self._recording.room_bytes if changed_bytes and within_peak else 0
-        copied: list[int] = []
-        for size_bytes in changed_bytes:
-            if size_bytes <= room_bytes or not within_peak:
-                copied.append(size_bytes)
-                room_bytes -= size_bytes
-        for sizes_bytes in (copied, [self._cache_bytes, *copied]):
-            blocks = [
-                self._recording.allocate(each, Component.WORKSPACES, module="", operator="timing of compiled kernels")
-                for each in sizes_bytes
-            ]
-            for block in reversed(blocks):
-                self._recording.free(block)
+        timing = next(self._timings)
+
+        def taken(size_bytes: int, copy: TimedCopy | None = None) -> int:
+            return self._recording.allocate(
+                size_bytes,
+                Component.WORKSPACES,
+                module="",
+                operator="timing of compiled kernels",
+                kernel_call=copy if within_peak else None,
+            )
+
+        def copied() -> list[int]:
+            return [taken(each, TimedCopy(timing=timing, place=place)) for place, each in enumerate(changed_bytes)]
+
+        for block in reversed(copied()):  # it runs once before the cache is overwritten
+            self._recording.free(block)
+        for block in reversed([taken(self._cache_bytes), *copied()]):
+            self._recording.free(block)
 
 
 def _is_given(statement: ast.stmt, names: dict[str, Any]) -> bool:

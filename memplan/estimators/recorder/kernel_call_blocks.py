@@ -1,4 +1,4 @@
-"""Temporaries of convolutions, and by rules, at any micro-batch size, from the calls recorded at a few."""
+"""Temporaries of convolutions, by rules and for timings, at any micro-batch size, from calls recorded at a few."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from memplan.estimators.temporaries.convolutions import Convolution, GrowingConvolution, Workspaces
 from memplan.estimators.temporaries.ruled_blocks import GrowingRuledBlock, RuledBlock, RuledBlocks
+from memplan.estimators.temporaries.timed_copies import TimedCopies, TimedCopy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -67,6 +68,16 @@ def growing_ruled_blocks(recordings: Sequence[Recording]) -> RuledBlocks:
         return RuledBlocks()
     blocks, numbers = _columns(found)
     return RuledBlocks(blocks=blocks, numbers=numbers, different=different)
+
+
+def timed_copies(recording: Recording) -> TimedCopies:
+    """Return the blocks of a run that are copies of tensors while a kernel is timed."""
+    calls = enumerate(recording.kernel_calls)
+    found = sorted((each.timing, block, each.place) for block, each in calls if isinstance(each, TimedCopy))
+    if not found:
+        return TimedCopies()
+    timings, blocks, places = np.array(found, dtype=np.int32).T
+    return TimedCopies(blocks=blocks, timings=timings, places=places)
 
 
 def _workspace_count(recording: Recording) -> int:

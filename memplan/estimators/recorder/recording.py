@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from memplan.estimators.absent_card.card_streams import current_stream, default_stream
 from memplan.estimators.step_trace import PHASES
+from memplan.estimators.temporaries.timed_copies import TimedCopy
 from memplan.results import Component, Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from memplan.estimators.temporaries.convolutions import Convolution
     from memplan.estimators.temporaries.ruled_blocks import RuledBlock
 
@@ -34,7 +33,7 @@ class Recording:
         modules: index into ``module_names`` of each block.
         operators: index into ``operator_names`` of each block.
         streams: number in ``stream_numbers`` of the stream that each block is made on; 0 is the default stream.
-        kernel_calls: the convolution or rule whose temporary each block is; None for other blocks.
+        kernel_calls: the convolution or rule whose temporary each block is, or the copy for a timing; None for others.
         module_names: index of each module path.
         operator_names: index of each operator name.
         stream_numbers: number of each stream.
@@ -52,7 +51,7 @@ class Recording:
     modules: list[int] = field(default_factory=list)
     operators: list[int] = field(default_factory=list)
     streams: list[int] = field(default_factory=list)
-    kernel_calls: list[Convolution | RuledBlock | None] = field(default_factory=list)
+    kernel_calls: list[Convolution | RuledBlock | TimedCopy | None] = field(default_factory=list)
     module_names: dict[str, int] = field(default_factory=dict)
     operator_names: dict[str, int] = field(default_factory=dict)
     stream_numbers: dict[Any, int] = field(default_factory=lambda: {default_stream(): 0})
@@ -67,7 +66,7 @@ class Recording:
         *,
         module: str,
         operator: str,
-        kernel_call: Convolution | RuledBlock | None = None,
+        kernel_call: Convolution | RuledBlock | TimedCopy | None = None,
         before_steps: bool = False,
     ) -> int:
         """Record a new block and return its number.
@@ -77,7 +76,7 @@ class Recording:
             component: what the block holds.
             module: path of the running module.
             operator: name of the operator that makes it.
-            kernel_call: the convolution or rule whose temporary it is.
+            kernel_call: the convolution or rule whose temporary it is, or the copy for a timing.
             before_steps: whether it has been there since before the first step.
         """
         block = len(self.block_bytes)
@@ -113,9 +112,11 @@ class Recording:
         return self.stream_numbers.setdefault(current_stream(), len(self.stream_numbers))
 
     def duplicate_block(self, block: int) -> int:
-        """Add a copy of a block, without an event, and return its number."""
+        """Add a copy of a block, without an event, and return its number; a copy for a timing is then like others."""
         for of_blocks in self._of_blocks:
             of_blocks.append(of_blocks[block])
+        if isinstance(self.kernel_calls[-1], TimedCopy):
+            self.kernel_calls[-1] = None
         return len(self.block_bytes) - 1
 
     def is_by_rule(self) -> list[bool]:
@@ -157,20 +158,12 @@ class Recording:
 
     @property
     def peak_bytes(self) -> int:
-        """Largest sum of the bytes of live blocks."""
-        return max(self._live_bytes_by_event(), default=0)
-
-    @property
-    def room_bytes(self) -> int:
-        """What could be allocated now without a new peak."""
-        live = list(self._live_bytes_by_event())
-        return max(live) - live[-1] if live else 0
-
-    def _live_bytes_by_event(self) -> Iterator[int]:
-        return accumulate(
+        """Largest sum of the bytes of live blocks, with all copies for timings."""
+        changes = (
             self.block_bytes[block] if allocates else -self.block_bytes[block]
             for block, allocates in zip(self.event_blocks, self.event_allocates, strict=True)
         )
+        return max(accumulate(changes), default=0)
 
     def order_frees(self) -> None:
         """Sort consecutive frees by block number.

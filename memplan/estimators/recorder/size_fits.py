@@ -11,9 +11,11 @@ from memplan.estimators.recorder.kernel_call_blocks import (
     growing_ruled_blocks,
     growing_workspaces,
     proportional_workspaces,
+    timed_copies,
     workspaces_as_traced,
 )
 from memplan.estimators.step_trace import Timeline
+from memplan.estimators.temporaries.timed_copies import TimedCopies
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,7 +88,8 @@ def fit_timeline(recordings: Sequence[Recording]) -> Timeline:
 
 def _misses(timeline: Timeline, recording: Recording) -> npt.NDArray[np.bool_]:
     size, measured = recording.micro_batch_size, np.array(recording.block_bytes, dtype=np.float64)
-    misses: npt.NDArray[np.bool_] = np.abs(timeline.block_bytes(size) - measured) > _ROUNDING * measured
+    found = replace(timeline, timed_copies=TimedCopies()).block_bytes(size)
+    misses: npt.NDArray[np.bool_] = np.abs(found - measured) > _ROUNDING * measured
     blocks, calls = timeline.workspaces.blocks, timeline.workspaces.calls_at(size)
     for block, number in zip(blocks.tolist(), timeline.workspaces.numbers.tolist(), strict=True):
         misses[block] = recording.kernel_calls[block] != calls[number]
@@ -123,6 +126,7 @@ def _timeline(recording: Recording, terms: npt.NDArray[np.float64]) -> Timeline:
         operator_names=tuple(recording.operator_names),
         workspaces=workspaces_as_traced(recording),
         cache_returns=np.unique(np.array(recording.cache_returns, dtype=np.int32)),
+        timed_copies=timed_copies(recording),
     )
 
 

@@ -53,6 +53,12 @@ def test_what_a_kernel_changes_is_known_and_is_copied_within_the_peak_in_backwar
     assert (timed.changed, timed.within_peak) == ((0,), is_backward)
 
 
+def test_variants_are_counted() -> None:
+    (timed,) = timed_kernels_of(lambda x: (x.sin(),), torch.ones(1024))
+    assert timed is not None
+    assert timed.variant_count == 2
+
+
 def test_kernels_of_several_tensors_have_one_variant() -> None:
     assert timed_kernels_of(lambda x: tuple(torch._foreach_add([x, x.sin()], 1.0)), torch.ones(1024)) == [None]
 

@@ -14,6 +14,7 @@ from memplan.estimators.recorder.size_fits import (
     proportional_timeline,
     same_structure,
 )
+from memplan.estimators.temporaries.timed_copies import TimedCopy
 from memplan.results import Component
 from tests.making import convolution
 
@@ -38,6 +39,21 @@ def test_three_runs_give_a_square_as_well() -> None:
 
 def test_sizes_that_were_rounded_need_no_third_run() -> None:
     assert not needs_third_run([recording(2, 14_746), recording(3, 22_120)])
+
+
+@pytest.mark.parametrize(("size", "copied_bytes"), [(8, 512 * 8), (9, 0)])
+def test_copies_for_timings_are_left_out_of_sizes_at_which_they_do_not_fit(size: int, copied_bytes: int) -> None:
+    def timed(micro_batch_size: int) -> Recording:
+        run = recording(micro_batch_size)
+        run.free(run.allocate(512 * 8, Component.TEMPORARIES, module="", operator="made"))
+        copy = TimedCopy(timing=0, place=0)
+        size_bytes = 512 * micro_batch_size
+        run.free(run.allocate(size_bytes, Component.WORKSPACES, module="", operator="timed", kernel_call=copy))
+        return run
+
+    timeline = fit_timeline([timed(2), timed(4)])
+    assert timeline.block_bytes(size).tolist() == [512 * 8, copied_bytes]
+    assert fits(timeline, timed(size))
 
 
 def test_one_run_is_taken_as_it_is() -> None:
