@@ -78,9 +78,13 @@ class SeenCardError(WorkloadError):
     """The workload cannot be loaded or raises, after it has asked for a card and found the one that is not there."""
 
 
-def trace_template() -> Template:
-    """Return a template of traces: torch is loaded once, and each trace forked from there."""
-    return Template(_WORKER_MODULE)
+def trace_template(imports: Collection[str] = ()) -> Template:
+    """Return a template of traces: torch is loaded once, and each trace forked from there.
+
+    Args:
+        imports: further modules of installed packages that every trace would load.
+    """
+    return Template(_WORKER_MODULE, imports)
 
 
 def trace_step(

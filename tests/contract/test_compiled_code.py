@@ -28,7 +28,7 @@ from memplan.estimators.step_trace import PHASES
 from memplan.results import Component, Phase
 from memplan.units import GIB, MIB
 from memplan.workload import Workload
-from tests.contract.tracing import FOUR_SAMPLES, traced
+from tests.contract.tracing import FOUR_SAMPLES, TEMPLATE_OF_COMPILED, traced
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -199,7 +199,7 @@ def trace_of(
         loss=lambda model, batch: model(batch).sum(),
         optimizer=optimizer,
     )
-    return traced(workload, device)
+    return traced(workload, device, template=TEMPLATE_OF_COMPILED)
 
 
 def shard_compiled_layers(model: nn.Sequential, _: Recipe) -> None:
@@ -261,7 +261,7 @@ def sharded_trace_of(
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
         shard=shard,
     )
-    return traced(workload, device, replace(FOUR_SAMPLES, world_size=4))
+    return traced(workload, device, replace(FOUR_SAMPLES, world_size=4), template=TEMPLATE_OF_COMPILED)
 
 
 def kept_rows(trace: StepTrace) -> float:

@@ -9,13 +9,21 @@ from memplan.recipe import Recipe
 from tests.making import source_of
 
 if TYPE_CHECKING:
+    from memplan.children import Template
     from memplan.devices.cards import DeviceSpec
     from memplan.workload import Workload
 
-TEMPLATE = trace_template()  # ended with the session, see conftest.py
+TEMPLATE = trace_template()  # ended with the session, see conftest.py, as is the other
+TEMPLATE_OF_COMPILED = trace_template(["memplan.estimators.recorder.compiled_graphs"])  # has loaded Inductor as well
 FOUR_SAMPLES = Recipe(micro_batch_size=4)
 
 
-def traced(workload: Workload, device: DeviceSpec, recipe: Recipe = FOUR_SAMPLES, **options: Any) -> StepTrace:
+def traced(
+    workload: Workload,
+    device: DeviceSpec,
+    recipe: Recipe = FOUR_SAMPLES,
+    template: Template = TEMPLATE,
+    **options: Any,
+) -> StepTrace:
     """Trace a workload's step, of four samples where nothing else is asked."""
-    return trace_step(source_of(workload), recipe, device, template=TEMPLATE, **options)
+    return trace_step(source_of(workload), recipe, device, template=template, **options)

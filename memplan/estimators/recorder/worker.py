@@ -28,6 +28,7 @@ _PATIENCE, _LEAST_PATIENCE_S = 3, 30.0
 
 def preload() -> None:
     """Import what every trace imports beside this module: torch loads it when the first optimizer is made."""
+    _start_no_compilers()
     import torch._dynamo  # noqa: PLC0415, F401 - 80 MiB of modules (torch 2.13)
 
 
@@ -49,7 +50,7 @@ def answer(requests: tuple[TraceRequest, ...], reply: Callable[[object], None]) 
     patch_initialisers()
     redirect_compiled_calls()
     torch.compiler.set_stance("force_eager")  # what PyTorch itself compiles: two steps are too few to be worth it
-    config.compile_threads = 1  # processes that Inductor starts as it is imported: no kernel is built
+    _start_no_compilers()
     try:
         reply(trace_workload(first, begin_others))
     except MemplanError as error:
@@ -58,6 +59,11 @@ def answer(requests: tuple[TraceRequest, ...], reply: Callable[[object], None]) 
     first_took_s = time.monotonic() - began_s
     for each in forks.results(within_s=max(_LEAST_PATIENCE_S, _PATIENCE * len(requests) * first_took_s)):
         reply(each)
+
+
+def _start_no_compilers() -> None:
+    """Keep Inductor from starting processes and threads as it is imported: no kernel is built."""
+    config.compile_threads = 1
 
 
 def _traced_beside(trace: Trace, request: TraceRequest) -> TraceBeside:

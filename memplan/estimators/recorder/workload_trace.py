@@ -230,6 +230,8 @@ def _trace(recorder: StepRecorder, request: TraceRequest, batches: dict[int, Any
         batch = batches[size] if size in batches else made_batch(recorder.workload, size)
         return recorder.record(size, batch, draws)
 
+    if recorder.runs_graphs:
+        import memplan.estimators.recorder.compiled_graphs  # noqa: PLC0415, F401 - Inductor, once for both runs
     is_beside_others = not request.may_compute  # in a fork, of which there are several: the machine is full
     forked = ForkedRun(request.batch_sizes[1], record) if recorder.runs_graphs and not is_beside_others else None
 
