@@ -80,7 +80,9 @@ LrRule = Annotated[
     str | None,
     typer.Option("--lr-rule", help="Learning-rate scaling: linear (default), sqrt or none; none with --global-batch."),
 ]
-WorkloadName = Annotated[str | None, typer.Option("--workload", help="package.module:function making the workload.")]
+WorkloadName = Annotated[
+    str | None, typer.Option("--workload", help="package.module:function, or file.py:function, making the workload.")
+]
 _KNOBS = (
     "micro_batch_size, accumulation_steps, global_batch_size, precision, amp_dtype, learning_rate, min_learning_rate, "
     "activation_checkpointing, iterations, optimizer_steps, loader_workers, pin_memory, prefetch_factor, "

@@ -20,6 +20,7 @@ from memplan.configs.project_folders import search_path_of
 from memplan.configs.several_files import load_named
 from memplan.configs.sharding_remarks import remarks_on_sharding
 from memplan.configs.user_config import KnobName, UserConfig
+from memplan.configs.workload_targets import target_of
 from memplan.errors import ConfigError, UsageError
 from memplan.recipe import Precision, Recipe
 
@@ -57,8 +58,8 @@ def read_config(
         more: files of the training command that follow it: overlays, or companions that are patched together with it.
         format_name: ecosystem to read it as; None recognises it by its content.
         knob_keys: knob name -> dotted key, on top of what the ecosystem, the project and the config declare.
-        workload_target: ``package.module:function``; None takes what the config or the project names, or what
-            makes one of any config of the ecosystem.
+        workload_target: ``package.module:function``, or its module's file; None takes what the config or the project
+            names, or what makes one of any config of the ecosystem.
         micro_batch_size: what the recipe has where the config sets none; None refuses such a config.
         command_line: the training command, which may say other values of a script's arguments.
 
@@ -75,7 +76,8 @@ def read_config(
     declared = _declared(started, options, knob_keys or {})
     keys = followed_keys(started, with_declared(ecosystem.all_keys(started), declared))
     beside = companions_of(document, named.beside, ecosystem)
-    target = workload_target or options.workload or ecosystem.workload_target
+    named_target = workload_target or options.workload or ecosystem.workload_target
+    target = None if named_target is None else target_of(named_target, where=str(document.path))
     original = find_original(document)
     recipe = launched(_recipe(ecosystem, started, keys, micro_batch_size), keys, beside)
     return UserConfig(

@@ -97,9 +97,6 @@ def _called(source: WorkloadReference) -> object:
 
 def _function_of(source: WorkloadReference) -> Callable[[ConfigNode], object]:
     module_name, _, function_name = source.target.partition(":")
-    if not module_name or not function_name or "/" in module_name or module_name.endswith(".py"):
-        problem, hint = "does not name a function", 'write it as "package.module:function"'
-        raise WorkloadError(f"workload {source.target!r} {problem}", where=source.config_path, hint=hint)
     module = _module_of(source, module_name)
     function: Callable[[ConfigNode], object] | None = getattr(module, function_name, None)
     if not callable(function):

@@ -88,9 +88,3 @@ def test_a_module_that_is_not_found_is_told_from_the_workloads_own(
         (tmp_path / name).write_text(f"import {imported}\n")
     with pytest.raises(WorkloadError, match=said):
         load_workload(reference(f"{module}:make", tmp_path))
-
-
-@pytest.mark.parametrize("target", ["nets/planned.py:make", "planned.py:make", "nets.planned", ":make"])
-def test_a_file_is_no_workload(target: str, tmp_path: Path) -> None:
-    with pytest.raises(WorkloadError, match=r'does not name a function; write it as "package.module:function"'):
-        load_workload(reference(target, tmp_path))
