@@ -13,7 +13,10 @@ import yaml
 from tests.integration.conftest import CONFIG, MAPS, make_project, memplan
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from tests.integration.conftest import Ended
 
 PROBE = ("probe", "config.yaml", "--workload", "net:make_workload", *MAPS, "--device", "cpu", "--budget", "768MiB")
 ONE_PROBE = pytest.mark.xdist_group("plain yaml")  # one worker probes, and not each that gets one of these tests
@@ -51,16 +54,18 @@ def test_the_patch_applies_with_git(probed: Probed, tmp_path: Path) -> None:
 
 @ONE_PROBE
 @pytest.mark.slow
-def test_a_plain_config_is_brought_into_the_band_patched_and_then_left_alone(probed: Probed) -> None:
+def test_a_plain_config_is_brought_into_the_band_patched_and_then_left_alone(
+    probed: Probed, command: Callable[..., Ended]
+) -> None:
     project = probed.folder
-    first = memplan("report", "--json", cwd=project).document
+    first = command("report", "--json", cwd=project).document
     plan = first["plan"]
-    assert memplan("report", cwd=project).out.endswith(f"\napply it with:  memplan apply {plan['run_id']}\n")
+    assert command("report", cwd=project).out.endswith(f"\napply it with:  memplan apply {plan['run_id']}\n")
     (chosen,) = [each for each in first["trials"] if each["number"] == plan["chosen"]["number"]]
     assert 0.6 <= chosen["utilisation"] <= 0.8
     assert (project / "config.yaml").read_text() == CONFIG, "nothing is touched before the patch is applied"
 
-    applied = memplan("apply", "last", cwd=project)
+    applied = command("apply", "last", cwd=project)
     assert applied.status == 0, applied.err
     before, after = yaml.safe_load(CONFIG), yaml.safe_load((project / "config.yaml").read_text())
     size = plan["recipe"]["micro_batch_size"]
@@ -68,7 +73,7 @@ def test_a_plain_config_is_brought_into_the_band_patched_and_then_left_alone(pro
     assert after["optimizer"]["lr"] == pytest.approx(1.0e-3 * size / 2), "the linear rule follows the global batch"
     assert after["training"] == before["training"]
 
-    second = memplan(*PROBE, "--precision", "fp32", "--json", "--output", "change.diff", cwd=project)
+    second = command(*PROBE, "--precision", "fp32", "--json", "--output", "change.diff", cwd=project)
     assert second.status == 0, second.err
     assert second.document["plan"]["config_patch"] is None, "a patched config asked the same again stays as it is"
     assert len(second.document["trials"]) == 1
@@ -76,9 +81,11 @@ def test_a_plain_config_is_brought_into_the_band_patched_and_then_left_alone(pro
 
 
 @pytest.mark.slow
-def test_a_global_batch_is_held_exactly_by_accumulation_and_keeps_the_learning_rate(project: Path) -> None:
+def test_a_global_batch_is_held_exactly_by_accumulation_and_keeps_the_learning_rate(
+    project: Path, command: Callable[..., Ended]
+) -> None:
     (project / "config.yaml").write_text(CONFIG.replace("use_amp: false", "use_amp: false\n  accumulation: 1"))
-    ended = memplan(
+    ended = command(
         *PROBE, "--map", "accumulation_steps=training.accumulation", "--precision", "fp32", "--global-batch", "96",
         "--json", cwd=project,
     )  # fmt: skip
@@ -90,19 +97,23 @@ def test_a_global_batch_is_held_exactly_by_accumulation_and_keeps_the_learning_r
 
 
 @pytest.mark.slow
-def test_a_budget_that_nothing_fits_ends_with_status_3_and_what_it_would_take(project: Path) -> None:
-    ended = memplan(*PROBE[:-1], "200MiB", "--precision", "fp32", cwd=project)
+def test_a_budget_that_nothing_fits_ends_with_status_3_and_what_it_would_take(
+    project: Path, command: Callable[..., Ended]
+) -> None:
+    ended = command(*PROBE[:-1], "200MiB", "--precision", "fp32", cwd=project)
     assert ended.status == 3, ended.err
     assert ended.err.startswith("memplan: nothing fits 200.0 MiB at max-util 0.8")
     assert "it would take a device or budget of" in ended.err
-    reported = memplan("report", "--json", cwd=project).document
+    reported = command("report", "--json", cwd=project).document
     assert (reported["status"], f"memplan: {reported['failure']}\n") == ("failed", ended.err)
     assert (project / "config.yaml").read_text() == CONFIG
 
 
 @pytest.mark.slow
-def test_a_card_that_is_not_there_is_planned_for_by_estimate_and_checked_on_the_cpu(project: Path) -> None:
-    ended = memplan(*PROBE[:-4], "--device", "rtx-3090", "--precision", "fp32", "--json", cwd=project)
+def test_a_card_that_is_not_there_is_planned_for_by_estimate_and_checked_on_the_cpu(
+    project: Path, command: Callable[..., Ended]
+) -> None:
+    ended = command(*PROBE[:-4], "--device", "rtx-3090", "--precision", "fp32", "--json", cwd=project)
     assert ended.status == 0, ended.err
     plan = ended.document["plan"]
     assert plan["chosen"] is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -40,22 +40,34 @@ assert normed.dtype == torch.bfloat16, "the caller's autocast policy has changed
 """
 
 
-def run(folder: Path, body: str) -> dict[str, object]:
+def run(folder: Path, body: str) -> dict[str, Any]:
     (folder / "script.py").write_text(SCRIPT + body + CHECK + "print(json.dumps(found))\n")
     ended = subprocess.run(
         [sys.executable, "script.py"], cwd=folder, capture_output=True, text=True, timeout=300, check=False
     )
     assert ended.returncode == 0, ended.stderr
-    return json.loads(ended.stdout)
+    found: dict[str, Any] = json.loads(ended.stdout)
+    return found
+
+
+PLANNED = """
+found = {
+    "estimate": memplan.estimate(workload, recipe=recipe, device="rtx-3090").to_dict(),
+    "plan": memplan.plan(workload, "rtx-3090", 0.8, 0.6, precision="fp32").to_dict(),
+}
+"""
 
 
 @pytest.mark.slow
-def test_an_estimate_for_a_card_counts_weights_and_state_to_the_byte(tmp_path: Path) -> None:
-    found = run(tmp_path, "found = memplan.estimate(workload, recipe=recipe, device='rtx-3090').to_dict()\n")
-    breakdown = found["breakdown"]
+def test_a_card_that_is_not_there_is_estimated_to_the_byte_and_planned_for_from_one_sample_on(tmp_path: Path) -> None:
+    estimate, plan = run(tmp_path, PLANNED).values()
+    breakdown = estimate["breakdown"]
     assert (breakdown["parameters"], breakdown["optimizer_state"]) == (2**20, 2 * 2**20)
-    assert sum(breakdown.values()) == found["peak_process_bytes"]
-    assert found["device_name"] == "rtx-3090"
+    assert sum(breakdown.values()) == estimate["peak_process_bytes"]
+    assert estimate["device_name"] == "rtx-3090"
+    assert plan["current"]["micro_batch_size"] == 1
+    assert plan["recipe"]["micro_batch_size"] > 1
+    assert plan["estimate"]["peak_process_bytes"] <= 0.8 * plan["device_total_bytes"]
 
 
 @pytest.mark.slow
@@ -65,15 +77,6 @@ def test_a_probe_returns_a_micro_batch_that_was_tried_and_lies_in_the_band(tmp_p
     best = found["best"]
     assert 0.6 <= best["outcome"]["measurement"]["peak_device_bytes"] / 2**30 <= 0.8
     assert best["recipe"] in [trial["recipe"] for trial in found["trials"]]
-
-
-@pytest.mark.slow
-def test_a_workload_alone_is_planned_from_one_sample_on(tmp_path: Path) -> None:
-    body = "found = memplan.plan(workload, 'rtx-3090', 0.8, 0.6, precision='fp32').to_dict()\n"
-    found = run(tmp_path, body)
-    assert found["current"]["micro_batch_size"] == 1
-    assert found["recipe"]["micro_batch_size"] > 1
-    assert found["estimate"]["peak_process_bytes"] <= 0.8 * found["device_total_bytes"]
 
 
 CAPTURED = """
