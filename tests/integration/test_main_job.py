@@ -1,6 +1,6 @@
 """The main job on the example: an OpenMMLab-style config tree, real photographs, the user's own training script.
 
-The example's U-Net has half of its channels here: steps of as many bytes compute half as much.
+The example's U-Net has a quarter of its channels here: steps of as many bytes compute a quarter of it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> PatchedExample:
     shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("work_dirs", ".memplan", "__pycache__"))
     channels = (folder / MODEL).read_text()
     assert "base_channels=20" in channels
-    (folder / MODEL).write_text(channels.replace("base_channels=20", "base_channels=10"))
+    (folder / MODEL).write_text(channels.replace("base_channels=20", "base_channels=5"))
     # Not a constant: torch's libraries map 75 MiB of files or twice that, depending on the state of the page cache.
     budget_bytes = int(train(folder, CONFIG, iterations=5)["peak_resident_bytes"] / CURRENT_UTILISATION)
     probed = probe(folder, CONFIG, budget_bytes)
