@@ -44,7 +44,7 @@ LAYERS = (
 )
 # The same for the parts of configs.
 LAYERS_OF_CONFIGS = (
-    ("attribute_dict", "keys", "object_access", "precision_words", "project_folders"),
+    ("attribute_dict", "keys", "object_access", "precision_words", "project_folders", "workload_targets"),
     ("sharding_remarks",),
     ("languages",),
     ("documents",),
@@ -63,7 +63,7 @@ LAYERS_OF_CONFIGS = (
 )
 # And within estimators.
 LAYERS_OF_ESTIMATORS = (
-    ("temporaries",),
+    ("sample_loops", "temporaries"),
     ("step_trace",),
     ("cudnn",),
     ("tracing",),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from memplan.estimators.temporaries.convolutions import Workspaces
+from memplan.estimators.temporaries.convolutions import SizedWorkspaces, Workspaces
 from memplan.estimators.temporaries.ruled_blocks import RuledBlocks, no_numbers
 from memplan.estimators.temporaries.timed_copies import TimedCopies
 from memplan.estimators.temporaries.varying_workspaces import VaryingWorkspaces
@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from memplan.devices.cards import DeviceKind
-    from memplan.estimators.temporaries.convolutions import SizedWorkspaces
+    from memplan.estimators.sample_loops import SampleLoops
     from memplan.recipe import Recipe
+
+Known = TypeVar("Known", Workspaces, SizedWorkspaces, RuledBlocks)
 
 PHASES = tuple(Phase)
 DRAWN_STEPS, _DRAWS = 30, 3
@@ -52,6 +54,7 @@ class Timeline:
         cache_returns: events before which PyTorch returns its cached memory to the driver, ascending.
         ruled: the blocks of kernels whose bytes follow from rules with thresholds, and so no line.
         timed_copies: the blocks that are only made where they fit below the peak so far.
+        loops: events that every sample repeats; None where all micro-batches have the same events.
     """
 
     event_blocks: npt.NDArray[np.int32]
@@ -71,6 +74,7 @@ class Timeline:
     cache_returns: npt.NDArray[np.int32] = field(default_factory=no_numbers)
     ruled: RuledBlocks = field(default_factory=RuledBlocks)
     timed_copies: TimedCopies = field(default_factory=TimedCopies)
+    loops: SampleLoops | None = None
 
     @property
     def allocations(self) -> npt.NDArray[np.int32]:
@@ -85,6 +89,38 @@ class Timeline:
         """Index of the step that allocates each block; -1 for blocks from before the first."""
         return np.searchsorted(self.step_starts, self.allocations, side="right") - 1
 
+    def unrolled(self, micro_batch_size: int) -> Timeline:
+        """Return the timeline with as many rounds of its loops as a micro-batch has, for that size alone.
+
+        Blocks keep their numbers; those of further rounds come after all others.
+        """
+        if self.loops is None:
+            return self
+        events, _ = self.loops.unrolled(micro_batch_size)
+        positions = self.loops.positions(micro_batch_size).astype(np.int32)
+        repeated, more = self.loops.repeated(self.event_blocks), max(self.loops.rounds(micro_batch_size) - 1, 0)
+        sources = np.concatenate([np.arange(self.components.size), np.tile(repeated, more)])
+        numbers = self.loops.block_numbers(micro_batch_size, self.event_blocks, self.components.size)
+        streams = np.zeros(self.components.size, dtype=np.int64)
+        streams[list(self.side_streams)] = list(self.side_streams.values())
+        return replace(
+            self,
+            event_blocks=numbers.astype(np.int32),
+            event_allocates=self.event_allocates[events],
+            event_phases=self.event_phases[events],
+            step_starts=positions[self.step_starts],
+            size_terms=self.size_terms[:, sources],
+            components=self.components[sources],
+            modules=self.modules[sources],
+            operators=self.operators[sources],
+            side_streams={block: stream for block, stream in enumerate(streams[sources].tolist()) if stream},
+            cache_returns=positions[self.cache_returns],
+            workspaces=_with_copies(self.workspaces, sources),
+            sized_workspaces=self.sized_workspaces and _with_copies(self.sized_workspaces, sources),
+            ruled=_with_copies(self.ruled, sources),
+            loops=None,
+        )
+
     def block_bytes(self, micro_batch_size: int) -> npt.NDArray[np.int64]:
         """Return each block's requested bytes at this micro-batch size."""
         powers = float(micro_batch_size) ** np.arange(3)
@@ -96,6 +132,14 @@ class Timeline:
         if self.timed_copies.blocks.size:
             found[self.timed_copies.not_made(found, self.event_blocks, self.event_allocates)] = 0
         return found
+
+
+def _with_copies(known: Known, sources: npt.NDArray[np.intp]) -> Known:
+    """Return what is known of some blocks with the same of their copies, given which block each block copies."""
+    places = np.searchsorted(known.blocks, sources)
+    are_known = np.isin(sources, known.blocks)
+    blocks = np.flatnonzero(are_known).astype(np.int32)
+    return replace(known, blocks=blocks, numbers=known.numbers[places[are_known]])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +230,9 @@ class StepTrace:
 
     def timeline_at(self, micro_batch_size: int) -> Timeline | None:
         """Return the timeline that holds for a micro-batch size; None where only those of other sizes are known."""
-        return self.timelines[0] if len(self.timelines) == 1 else self.timelines_by_size.get(micro_batch_size)
+        if len(self.timelines) == 1:
+            return self.timelines[0].unrolled(micro_batch_size)
+        return self.timelines_by_size.get(micro_batch_size)
 
     def covers(self, micro_batch_size: int) -> bool:
         """Whether tracing at a micro-batch would add nothing: it was traced, or sizes depend on it alone.

@@ -62,7 +62,8 @@ def plain_descent(parameters: Any) -> torch.optim.Optimizer:
 
 def levels(trace: StepTrace, size: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the bytes of every component after each event, and the phase of each event."""
-    (timeline,) = trace.timelines
+    timeline = trace.timeline_at(size)
+    assert timeline is not None
     signed = np.where(timeline.event_allocates, 1, -1) * timeline.block_bytes(size)[timeline.event_blocks]
     changes = np.zeros((len(signed), len(Component)), dtype=np.int64)
     changes[np.arange(len(signed)), timeline.components[timeline.event_blocks]] = signed
@@ -633,6 +634,29 @@ def test_gradients_that_meet_are_added_into_the_first_of_them() -> None:
     found = trace(model=Branches)
     weights, batch, three_results, two_slopes = 1, 1, 3, 2
     assert peak(found, Phase.BACKWARD) == weights + batch + three_results + two_slopes - 1  # one result is gone by then
+
+
+class OfLists(nn.Module):
+    """Takes a list of samples one by one, and keeps 1 MiB of each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = layer()
+
+    def forward(self, batch: list[torch.Tensor]) -> torch.Tensor:
+        return torch.stack([self.layer(sample).relu().sum() for sample in batch]).sum()
+
+
+def test_samples_in_a_list_are_traced_at_small_sizes_for_all() -> None:
+    def listed(size: int) -> list[torch.Tensor]:
+        return [torch.zeros(512, 512) for _ in range(size)]
+
+    found = trace(model=OfLists, batch=listed, loss=lambda model, batch: model(batch))
+    assert found.traced_batch_sizes == (2, 3, 5, 6, 7)  # gradients of the first two samples begin the sum
+    assert found.notes == ()
+    assert after_forward(found, Component.INPUTS, 40) == 40
+    assert after_forward(found, Component.ACTIVATIONS, 40) == 40
+    assert largest(found, Component.GRADIENTS) == 1
 
 
 class OneByOne(nn.Module):

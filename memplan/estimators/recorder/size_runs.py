@@ -7,8 +7,10 @@ recipe's own micro-batch is run, because small sizes say little about it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from memplan.estimators.recorder.looping_runs import looping_timeline
 from memplan.estimators.recorder.size_fits import (
     fit_timeline,
     fits,
@@ -107,7 +109,13 @@ class SizeRunner:
         return SizeRuns(runs=tuple(runs) if fits(parabola, fourth.recording) else (*runs, fourth))
 
     def _of_varying_structure(self, runs: list[RecordedRun]) -> SizeRuns:
-        """Run half of the recipe's size and all of it, because the number of blocks depends on the size."""
+        """Run half of the recipe's size and all of it, because the number of blocks depends on the size.
+
+        Where it does so by loops over samples, small sizes are enough.
+        """
+        looping = self._of_loops(runs)
+        if looping is not None:
+            return looping
         if self.recipe_size in self.sizes or not self.may_run(runs[-1], self.recipe_size):
             return SizeRuns(runs=tuple(runs))
         if self.recipe_size < max(self.sizes):
@@ -120,6 +128,18 @@ class SizeRunner:
             if same_structure([around[0].recording, doubled.recording]):
                 return self._curved([*around, doubled], 3 * self.recipe_size // 2)
         return SizeRuns(runs=tuple(around), samples_vary=True)
+
+    def _of_loops(self, runs: list[RecordedRun]) -> SizeRuns | None:
+        """Return runs that differ by rounds of loops, of which the first two and the last may be unlike the others."""
+        event_counts = [len(run.recording.event_blocks) for run in runs]
+        if not all(fewer < more for fewer, more in pairwise(event_counts)):
+            return None
+        last = runs[-1].recording.micro_batch_size
+        for further in ((), (last + 1, last + 2)):
+            runs = [*runs, *map(self.record, further)]
+            if looping_timeline([run.recording for run in runs]) is not None:
+                return SizeRuns(runs=tuple(runs))
+        return None
 
 
 def _is_doubtful(runs: Sequence[RecordedRun]) -> bool:

@@ -13,6 +13,7 @@ from memplan.devices.cards import DeviceKind
 from memplan.estimators.lowering.determinism import notes_on_refused
 from memplan.estimators.lowering.target_device import lowering_notes, uncounted_on
 from memplan.estimators.recorder.like_runs import in_structure_of
+from memplan.estimators.recorder.looping_runs import looping_timeline
 from memplan.estimators.recorder.repeated_steps import drawn_batches, interleave_typical_steps, repeat_last_step
 from memplan.estimators.recorder.size_fits import envelope_timeline, fit_timeline, proportional_timeline, same_structure
 from memplan.estimators.recorder.wrapped_models import wrapper_notes
@@ -57,7 +58,8 @@ def assemble_trace(
     timelines, notes = _timelines(found, is_written_for_size=recorder.runs_graphs)
     envelope = envelope_timeline(recordings) if found.samples_vary and len(timelines) == 1 else None
     drawn = None
-    if typical is not None and len(timelines) == 1 and same_structure([found.reference, typical.recording]):
+    is_one = len(timelines) == 1 and timelines[0].loops is None
+    if typical is not None and is_one and same_structure([found.reference, typical.recording]):
         drawn = drawn_batches(timelines[0], found.reference, typical.recording, sample_sizes)
         timelines = (interleave_typical_steps(timelines[0], found.reference, typical.recording),)
         notes += (_ALTERNATING,)
@@ -96,6 +98,9 @@ def _timelines(found: SizeRuns, *, is_written_for_size: bool) -> tuple[tuple[Tim
     """Fit timelines to the runs, of code that may have been written anew for each size; return them with notes."""
     recordings = found.recordings
     if not same_structure(recordings):
+        looping = looping_timeline(recordings)
+        if looping is not None:
+            return (looping,), ()
         alike = in_structure_of(recordings[0], recordings[-1]) if is_written_for_size else None
         if alike is not None:
             return (fit_timeline([recordings[0], alike]),), (_WRITTEN_ANEW.format(size=recordings[0].micro_batch_size),)
