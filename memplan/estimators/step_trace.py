@@ -183,8 +183,9 @@ class StepTrace:
         recipe: the setting that was traced; its micro-batch size is the one the caller asked about.
         device_kind: kind of device the trace was lowered to.
         compute_capability: card the trace was lowered to; None on the CPU.
-        timelines: one timeline that holds for every size; or, where the number of allocations depends on the
-            micro-batch, one for each traced size, without linear or quadratic terms.
+        timelines: one timeline that holds for every size; or, where the step loops over samples, that after those of
+            the traced sizes that have fewer; or, where the number of allocations depends on the micro-batch otherwise,
+            one for each traced size, without linear or quadratic terms.
         traced_batch_sizes: the micro-batch sizes that were run, in the order of ``timelines`` where there are several.
         uses_batch_norm: whether a batch statistic over the micro-batch is taken in training.
         optimizer_name: class name of the optimizer.
@@ -228,17 +229,31 @@ class StepTrace:
         """The timeline of each traced micro-batch size, where there is more than one timeline."""
         return dict(zip(self.traced_batch_sizes, self.timelines, strict=True))
 
+    @property
+    def holds_for_all(self) -> bool:
+        """Whether there is a timeline for every micro-batch size."""
+        return len(self.timelines) == 1 or self.timelines[-1].loops is not None
+
     def timeline_at(self, micro_batch_size: int) -> Timeline | None:
-        """Return the timeline that holds for a micro-batch size; None where only those of other sizes are known."""
-        if len(self.timelines) == 1:
-            return self.timelines[0].unrolled(micro_batch_size)
-        return self.timelines_by_size.get(micro_batch_size)
+        """Return the timeline that holds for a micro-batch size; None where only those of other sizes are known.
+
+        Where the step loops over samples, a size below the traced ones takes as much as the smallest of these.
+        """
+        if not self.holds_for_all:
+            return self.timelines_by_size.get(micro_batch_size)
+        *of_fewer, of_others = self.timelines
+        fewer = (
+            each for size, each in zip(self.traced_batch_sizes, of_fewer, strict=False) if micro_batch_size <= size
+        )
+        return next(fewer, None) or of_others.unrolled(micro_batch_size)
 
     def covers(self, micro_batch_size: int) -> bool:
-        """Whether tracing at a micro-batch would add nothing: it was traced, or sizes depend on it alone.
+        """Whether tracing at a micro-batch would add nothing: it was traced, or sizes depend on it and loops alone.
 
         Where the recipe's own micro-batch could not be traced, another could not either.
         """
-        is_general = self.envelope is None and len(self.timelines) == 1
-        traced = self.traced_batch_sizes
+        loops, traced = self.timelines[-1].loops, self.traced_batch_sizes
+        if loops is not None:
+            return micro_batch_size >= loops.least_samples or micro_batch_size in traced
+        is_general = self.envelope is None and self.holds_for_all
         return is_general or micro_batch_size in traced or self.recipe.micro_batch_size not in traced

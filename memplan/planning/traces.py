@@ -110,13 +110,15 @@ class Traces:
     def _of_known_sizes(self, recipe: Recipe) -> StepTrace:
         """Return the trace of a recipe's kind of step with the timelines of all sizes that were traced for it."""
         trace = self.of(recipe)
-        if trace.envelope is not None or len(trace.timelines) == 1:
+        if trace.envelope is not None:
             return self._of_size(recipe)
+        if trace.holds_for_all:
+            return trace
         kind = _kind_of(TracedSetting(recipe=recipe))
         timelines = {
             size: timeline
             for each, known in self._traces.items()
-            if _kind_of(each) == kind and len(known.timelines) > 1
+            if _kind_of(each) == kind and not known.holds_for_all
             for size, timeline in known.timelines_by_size.items()
         }
         return replace(trace, traced_batch_sizes=tuple(timelines), timelines=tuple(timelines.values()))

@@ -651,12 +651,18 @@ def test_samples_in_a_list_are_traced_at_small_sizes_for_all() -> None:
     def listed(size: int) -> list[torch.Tensor]:
         return [torch.zeros(512, 512) for _ in range(size)]
 
-    found = trace(model=OfLists, batch=listed, loss=lambda model, batch: model(batch))
+    parts = {"model": OfLists, "batch": listed, "loss": lambda model, batch: model(batch)}
+    found = trace(Recipe(micro_batch_size=16), **parts)
     assert found.traced_batch_sizes == (2, 3, 5, 6, 7)  # gradients of the first two samples begin the sum
     assert found.notes == ()
-    assert after_forward(found, Component.INPUTS, 40) == 40
-    assert after_forward(found, Component.ACTIVATIONS, 40) == 40
+    for size, as_of in ((1, 2), (2, 2), (3, 3), (4, 5), (5, 5), (40, 40)):
+        assert after_forward(found, Component.INPUTS, size) == as_of
+        assert after_forward(found, Component.ACTIVATIONS, size) == as_of
+        assert found.covers(size) is (size == as_of)
     assert largest(found, Component.GRADIENTS) == 1
+    one = trace(Recipe(micro_batch_size=1), **parts)
+    assert one.covers(1)
+    assert after_forward(one, Component.ACTIVATIONS, 1) == 1
 
 
 class OneByOne(nn.Module):

@@ -137,8 +137,12 @@ class SizeRunner:
         last = runs[-1].recording.micro_batch_size
         for further in ((), (last + 1, last + 2)):
             runs = [*runs, *map(self.record, further)]
-            if looping_timeline([run.recording for run in runs]) is not None:
-                return SizeRuns(runs=tuple(runs))
+            timeline = looping_timeline([run.recording for run in runs])
+            if timeline is not None and timeline.loops is not None:
+                is_known = self.recipe_size >= timeline.loops.least_samples or self.recipe_size in self.sizes
+                own = () if is_known else (self.record(self.recipe_size),)
+                ascending = sorted((*own, *runs), key=lambda run: run.recording.micro_batch_size)
+                return SizeRuns(runs=tuple(ascending))
         return None
 
 

@@ -99,8 +99,9 @@ def _timelines(found: SizeRuns, *, is_written_for_size: bool) -> tuple[tuple[Tim
     recordings = found.recordings
     if not same_structure(recordings):
         looping = looping_timeline(recordings)
-        if looping is not None:
-            return (looping,), ()
+        if looping is not None and looping.loops is not None:
+            fewer = [each for each in recordings if each.micro_batch_size < looping.loops.least_samples]
+            return (*(fit_timeline([each]) for each in fewer), looping), ()
         alike = in_structure_of(recordings[0], recordings[-1]) if is_written_for_size else None
         if alike is not None:
             return (fit_timeline([recordings[0], alike]),), (_WRITTEN_ANEW.format(size=recordings[0].micro_batch_size),)
