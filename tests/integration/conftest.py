@@ -100,21 +100,26 @@ class _KeptTemplate(Template):
 
 
 @pytest.fixture(scope="session")
-def kept_templates() -> Iterator[tuple[Template, Template]]:
-    """The templates of traces and of trials, which load torch once for all commands that run in this process."""
-    templates = _KeptTemplate(trace_template().module), _KeptTemplate(trial_template().module)
-    yield templates
-    for each in templates:
+def templates() -> Iterator[tuple[Template, Template]]:
+    """A template of traces and one of trials, which load torch once for all plans that are made in this process."""
+    found = _KeptTemplate(trace_template().module), _KeptTemplate(trial_template().module)
+    yield found
+    for each in found:
         each.close()
 
 
 @pytest.fixture
-def command(kept_templates: tuple[Template, Template], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ended]:
-    """What runs a command line in this process: as :func:`memplan` does, but in a fraction of its time."""
-    tracing, trying = kept_templates
+def kept_templates(templates: tuple[Template, Template], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans that are made in this process have the templates in common."""
+    tracing, trying = templates
     monkeypatch.setattr("memplan.planner.trace_template", lambda: tracing)
     monkeypatch.setattr("memplan.planning.estimating.trace_template", lambda: tracing)
     monkeypatch.setattr("memplan.planner.trial_template", lambda _: trying)
+
+
+@pytest.fixture
+def command(kept_templates: None, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ended]:
+    """What runs a command line in this process: as :func:`memplan` does, but in a fraction of its time."""
 
     def run(*arguments: str | Path, cwd: Path) -> Ended:
         out, err = io.StringIO(), io.StringIO()

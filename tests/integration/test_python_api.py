@@ -8,8 +8,14 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
+from torch import nn
+
+import memplan
+from memplan.units import MIB
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 SCRIPT = """
@@ -79,21 +85,26 @@ def test_a_probe_returns_a_micro_batch_that_was_tried_and_lies_in_the_band(tmp_p
     assert best["recipe"] in [trial["recipe"] for trial in found["trials"]]
 
 
-CAPTURED = """
-images = torch.ones(64 << 20)  # 256 MiB, which the batch function captures
-
-def probed(workload):
-    trials = memplan.probe(workload, recipe, device="cpu", budget="4GiB", max_batch=2, min_util=0.0).trials
-    return trials[0].outcome.measurement.peak_process_bytes
-
-found = {
-    "without": probed(workload),
-    "with": probed(dataclasses.replace(workload, batch=lambda b: images[: b * 2048 * width].view(b, 2048, width))),
-}
-"""
-
-
 @pytest.mark.slow
-def test_data_that_a_workload_captures_count_once(tmp_path: Path) -> None:
-    found = run(tmp_path, "import dataclasses\n" + CAPTURED)
-    assert 0.5 < (found["with"] - found["without"]) / (256 * 2**20) < 1.5  # the heap varies by a tenth of it
+def test_data_that_a_workload_captures_count_once(
+    kept_templates: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    images = torch.ones(64 << 20)  # 256 MiB, of which a sample takes 4
+
+    def probed_bytes(batch: Callable[[int], torch.Tensor]) -> int:
+        workload = memplan.Workload(
+            model=lambda: nn.Sequential(nn.Linear(512, 512, bias=False), nn.ReLU()),
+            batch=batch,
+            loss=lambda model, batch: model(batch).mean(),
+            optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-3),
+        )
+        recipe = memplan.Recipe(micro_batch_size=2, precision="fp32")
+        (trial, *_) = memplan.probe(workload, recipe, device="cpu", budget="4GiB", max_batch=2, min_util=0.0).trials
+        measured = trial.outcome.measurement
+        assert measured is not None
+        return measured.peak_process_bytes
+
+    without = probed_bytes(lambda size: torch.ones(size, 2048, 512))
+    captured = probed_bytes(lambda size: images[: size << 20].view(size, 2048, 512))
+    assert 0.5 < (captured - without) / (256 * MIB) < 1.5  # the heap varies by a tenth of it
