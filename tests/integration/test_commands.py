@@ -151,7 +151,8 @@ def test_a_script_that_hangs_is_given_up_at_the_limit_that_is_named(folder: Path
 
 @pytest.mark.slow
 def test_a_killed_run_leaves_no_process_and_resumes_with_its_finished_trials(folder: Path) -> None:
-    options = ("--device", "cpu", "--budget", "1GiB", "--steps", "4", "--command", f"{TRAIN} --workers 1")
+    few = ("--max-batch", "64", "--min-util", "0")  # sizes to choose among
+    options = ("--device", "cpu", "--budget", "1GiB", "--steps", "4", *few, "--command", f"{TRAIN} --workers 1")
     process = subprocess.Popen(
         [sys.executable, "-m", "memplan", "probe", *options], cwd=folder, stdout=subprocess.PIPE, text=True
     )
