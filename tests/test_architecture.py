@@ -63,7 +63,8 @@ LAYERS_OF_CONFIGS = (
 )
 # And within estimators.
 LAYERS_OF_ESTIMATORS = (
-    ("sample_loops", "temporaries"),
+    ("allocators", "sample_loops"),
+    ("temporaries",),
     ("step_trace",),
     ("cudnn",),
     ("tracing",),
@@ -71,7 +72,6 @@ LAYERS_OF_ESTIMATORS = (
     ("absent_card",),
     ("lowering",),
     ("recorder",),
-    ("allocators",),
     ("breakdown",),
     ("figures",),
     ("drawn_steps", "reserved_peak"),

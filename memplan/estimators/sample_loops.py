@@ -51,17 +51,21 @@ class SampleLoops:
             rounds.append(np.repeat(in_order, part.size))
         return np.concatenate(events), np.concatenate(rounds)
 
-    def block_numbers(
+    def unrolled_blocks(
         self, micro_batch_size: int, event_blocks: npt.NDArray[np.int32], block_count: int
-    ) -> npt.NDArray[np.int64]:
-        """Return the block of each event at a micro-batch; those of further rounds come after all others, by round.
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the events at a micro-batch in order, the block of each, and which block each block is like.
+
+        Blocks keep their numbers; those of further rounds come after all others, by round.
 
         Args:
             micro_batch_size: samples.
             event_blocks: block number of each event, with one round of each loop.
             block_count: how many blocks there are with one round.
         """
-        repeated, count = self.repeated(event_blocks), self.rounds(micro_batch_size)
+        count = self.rounds(micro_batch_size)
+        repeated = np.setdiff1d(event_blocks[self.event_loops > 0], [freed for freed, _ in self.carried])
+        sources = np.concatenate([np.arange(block_count), np.tile(repeated, max(count - 1, 0))])
         events, rounds = self.unrolled(micro_batch_size)
         blocks, loops = event_blocks[events], self.event_loops[events]
 
@@ -78,9 +82,4 @@ class SampleLoops:
             found = np.where(is_freed, np.where((before >= 0) & (before < count), of_round_before, freed), found)
             last = 0 if runs_backward[is_freed].any() else count - 1
             found[(loops == 0) & (blocks == made)] = of_round(made, last) if count else freed
-        return found
-
-    def repeated(self, event_blocks: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-        """Return the blocks that every round makes anew, ascending."""
-        freed = [each for each, _ in self.carried]
-        return np.setdiff1d(event_blocks[self.event_loops > 0], freed)
+        return events, found, sources

@@ -96,12 +96,10 @@ class Timeline:
         """
         if self.loops is None:
             return self
-        events, _ = self.loops.unrolled(micro_batch_size)
+        block_count = self.components.size
+        events, numbers, sources = self.loops.unrolled_blocks(micro_batch_size, self.event_blocks, block_count)
         positions = self.loops.positions(micro_batch_size).astype(np.int32)
-        repeated, more = self.loops.repeated(self.event_blocks), max(self.loops.rounds(micro_batch_size) - 1, 0)
-        sources = np.concatenate([np.arange(self.components.size), np.tile(repeated, more)])
-        numbers = self.loops.block_numbers(micro_batch_size, self.event_blocks, self.components.size)
-        streams = np.zeros(self.components.size, dtype=np.int64)
+        streams = np.zeros(block_count, dtype=np.int64)
         streams[list(self.side_streams)] = list(self.side_streams.values())
         return replace(
             self,

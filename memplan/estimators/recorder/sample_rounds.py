@@ -29,8 +29,8 @@ def loops_between(small: Recording, large: Recording) -> Iterator[Iterator[tuple
     The run comes with them, in which consecutive frees may come in another order. The first or the last round of a loop
     may be unlike the others, as where gradients begin to be summed.
     """
-    frees = list(consecutive_frees(large))
-    for ours, theirs in _numbered_kinds(small, large):
+    frees, kinds = list(consecutive_frees(large)), _kinds(large)
+    for ours, theirs in _numbered_kinds(small, large, _kinds(small), kinds):
         late, early = _insertions(ours, theirs), _insertions(ours[::-1], theirs[::-1])
         if late is None or early is None or len(late) != len(early):
             continue
@@ -44,7 +44,7 @@ def loops_between(small: Recording, large: Recording) -> Iterator[Iterator[tuple
             )
             for first, last, end in spans
         ]
-        yield _loops_at(large, reaches, least_samples=small.micro_batch_size)
+        yield _loops_at(large, kinds, reaches, least_samples=small.micro_batch_size)
 
 
 def with_like_frees_together(recording: Recording) -> Recording:
@@ -88,15 +88,17 @@ def _kinds(recording: Recording) -> list[_Kind]:
     ]
 
 
-def _numbered_kinds(small: Recording, large: Recording) -> Iterator[tuple[list[int], list[int]]]:
+def _numbered_kinds(
+    small: Recording, large: Recording, kinds_of_small: Sequence[_Kind], kinds_of_large: Sequence[_Kind]
+) -> Iterator[tuple[list[int], list[int]]]:
     """Yield the kind of each event of both runs as a number, first with the sizes of what there is for each sample.
 
     Loops that follow one another may differ by the size of what they make alone. But a block for all samples of one run
     may be as large as one for a sample of the other.
     """
     runs = [
-        [(kind, run.block_bytes[block]) for kind, block in zip(_kinds(run), run.event_blocks, strict=True)]
-        for run in (small, large)
+        [(kind, run.block_bytes[block]) for kind, block in zip(kinds, run.event_blocks, strict=True)]
+        for run, kinds in ((small, kinds_of_small), (large, kinds_of_large))
     ]
     fewer, more = map(Counter, runs)
     of_each_sample = {
@@ -111,10 +113,10 @@ def _numbered_kinds(small: Recording, large: Recording) -> Iterator[tuple[list[i
 
 
 def _loops_at(
-    large: Recording, reaches: Sequence[_Reach], *, least_samples: int
+    large: Recording, kinds: Sequence[_Kind], reaches: Sequence[_Reach], *, least_samples: int
 ) -> Iterator[tuple[SampleLoops, Recording]]:
     for sample in reversed(range(large.micro_batch_size)):
-        of_sample = _RoundsOfSample(large, sample, reaches)
+        of_sample = _RoundsOfSample(large, kinds, reaches, sample)
         rounds = of_sample.rounds()
         if rounds is not None:
             event_loops = np.zeros(len(large.event_blocks), dtype=np.int32)
@@ -151,15 +153,16 @@ class _RoundsOfSample:
 
     Args:
         recording: the run.
-        sample: number of the sample, from 0.
+        kinds: what each of its events does.
         reaches: the loops.
+        sample: number of the sample, from 0.
     """
 
-    def __init__(self, recording: Recording, sample: int, reaches: Sequence[_Reach]) -> None:
+    def __init__(self, recording: Recording, kinds: Sequence[_Kind], reaches: Sequence[_Reach], sample: int) -> None:
         self.event_blocks, self._allocates = list(recording.event_blocks), recording.event_allocates
         self._rounds_after = recording.micro_batch_size - 1 - sample
         self._reaches = reaches
-        self._kinds = _kinds(recording)
+        self._kinds = kinds
         self._made_at = {block: event for event, block in enumerate(self.event_blocks) if self._allocates[event]}
         within = {event for each in reaches for event in range(each.first, each.last + each.length)}
         self._others = {block for event, block in enumerate(self.event_blocks) if event not in within}

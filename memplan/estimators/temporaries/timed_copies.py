@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from memplan.estimators.allocators.allocator_config import UNIT_BYTES
 from memplan.estimators.temporaries.ruled_blocks import no_numbers
-
-_LEAST_BLOCK_BYTES = 512  # of the caching allocator, which counts whole ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +56,7 @@ class TimedCopies:
             event_blocks: block number of each event.
             event_allocates: whether each event allocates its block.
         """
-        allocated = -(-block_bytes // _LEAST_BLOCK_BYTES) * _LEAST_BLOCK_BYTES
+        allocated = -(-block_bytes // UNIT_BYTES) * UNIT_BYTES  # the allocator counts whole ones
         changes = np.where(event_allocates, 1, -1) * allocated[event_blocks]
         live = np.cumsum(changes)
         events = _first_and_last_events(event_blocks, block_bytes.size)
