@@ -23,17 +23,27 @@ def when_imported(name: str, work: Callable[[ModuleType], None]) -> Iterator[Non
         name: dotted name of the module.
         work: gets the module.
     """
-    if name in sys.modules:
-        work(sys.modules[name])
-        yield
-        return
-    finder = LateImport(name, work)
-    sys.meta_path.insert(0, finder)
+    finder = work_once_imported(name, work)
     try:
         yield
     finally:
         if finder in sys.meta_path:
             sys.meta_path.remove(finder)
+
+
+def work_once_imported(name: str, work: Callable[[ModuleType], None]) -> LateImport:
+    """Do some work on a module at once where it is loaded, else right after its import; return what waits for that.
+
+    Args:
+        name: dotted name of the module.
+        work: gets the module.
+    """
+    finder = LateImport(name, work)
+    if name in sys.modules:
+        work(sys.modules[name])
+    else:
+        sys.meta_path.insert(0, finder)
+    return finder
 
 
 class LateImport:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from memplan.late_imports import when_imported
+from memplan.late_imports import when_imported, work_once_imported
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,3 +52,14 @@ def test_a_module_that_is_never_imported_leaves_nothing_behind(module: str) -> N
     assert sys.meta_path == finders
     importlib.import_module(module)
     assert not seen
+
+
+def test_work_that_is_not_bound_to_a_context_waits_for_the_import(module: str) -> None:
+    seen: list[ModuleType] = []
+    finders = list(sys.meta_path)
+    waiting = work_once_imported(module, seen.append)
+    assert sys.meta_path == [waiting, *finders]
+    imported = importlib.import_module(module)
+    work_once_imported(module, seen.append)
+    assert seen == [imported, imported]
+    assert sys.meta_path == finders

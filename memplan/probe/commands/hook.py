@@ -1,9 +1,10 @@
 """What observes a training script from inside: each trial copies this file as ``sitecustomize.py`` before the script.
 
 Python runs it at the start of every process of the command. It waits until the process imports torch's optimizers, if
-it ever does, and then listens on torch's global optimizer-step hooks. What it sees goes line by line into a file that
-memplan reads. Standard library and torch only, any Python that runs torch, and ``hook_figures``, ``hook_loaders`` and
-``late_imports``, which are copied with it; whatever fails in here is reported and never reaches the script.
+it ever does and no ``.pth`` file has before, and then listens on torch's global optimizer-step hooks. What it sees goes
+line by line into a file that memplan reads. Standard library and torch only, any Python that runs torch, and
+``hook_figures``, ``hook_loaders`` and ``late_imports``, which are copied with it; whatever fails in here is reported
+and never reaches the script.
 
 A *step* is a step of the optimizer that has stepped most often, so that a script with several optimizers counts its
 iterations once. A step that a gradient scaler skips is none; it is counted as skipped within the step that follows.
@@ -338,7 +339,7 @@ def observe_this_process(settings: str) -> None:
     os.register_at_fork(after_in_child=observer.reset)
     observer.watch_uncaught()
     for name, watch in ((_OPTIMIZERS, observer.watch_optimizers), (_LOADERS, observer.watch_loaders)):
-        sys.meta_path.insert(0, late_imports.LateImport(name, observer.guarded(watch)))
+        late_imports.work_once_imported(name, observer.guarded(watch))
 
 
 def run_the_next_sitecustomize() -> None:

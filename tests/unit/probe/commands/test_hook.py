@@ -1,4 +1,7 @@
-"""The hook, in real processes: what it counts as a step, and that a script without torch does not notice it."""
+"""The hook, in real processes: what it counts as a step, and that a script without torch does not notice it.
+
+Most scripts run in forks of one process that has imported torch before the hook came, as a ``.pth`` file may have.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,17 @@ import os
 import runpy
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from memplan.probe.commands import hook_figures
 from memplan.probe.commands.trial import install_hook
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 LOOP = """
 import torch
@@ -23,32 +30,105 @@ def backward():
     net(torch.ones(2, 4)).sum().backward()
 """
 
+# Runs script.py of each folder that it is told, in a fork with that folder's hook; says with which status it ended.
+RUNS_SCRIPTS = """
+import gc, importlib, json, os, runpy, sys
+import torch._dynamo, torch.utils.data  # the first optimizer imports the former
+
+gc.freeze()
+for line in sys.stdin:
+    folder, observing = json.loads(line)
+    pid = os.fork()
+    if not pid:
+        os.chdir(folder)
+        for place, name in ((0, os.devnull), (1, "out"), (2, "err")):
+            os.dup2(os.open(name, os.O_RDWR | os.O_CREAT), place)
+        os.environ["MEMPLAN_OBSERVE"] = observing
+        sys.argv[:] = ["script.py"]
+        sys.path[:0] = [folder, os.path.join(folder, "hook")]
+        sys.modules.pop("sitecustomize", None)
+        importlib.import_module("sitecustomize")
+        runpy.run_path("script.py", run_name="__main__")
+        sys.exit()
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a script ended, and what it printed."""
+
+    status: int
+    out: str
+    err: str
+
 
 @pytest.fixture
-def hooked(tmp_path: Path):
-    """Run a script with the hook before it; return its process and the events it told."""
-    hook = tmp_path / "hook"
-    hook.mkdir()
-    install_hook(hook)
-    events = tmp_path / "events"
-    events.touch()
+def folder(tmp_path: Path) -> Path:
+    """A folder with the hook in it and a file for its events."""
+    (tmp_path / "hook").mkdir()
+    install_hook(tmp_path / "hook")
+    (tmp_path / "events").touch()
+    return tmp_path
 
-    def run(script: str, *, steps: int = 3, path: str = "") -> tuple[subprocess.CompletedProcess[str], list[Any]]:
-        (tmp_path / "script.py").write_text(script)
+
+def observing(folder: Path, steps: int) -> str:
+    return json.dumps({"events_path": str(folder / "events"), "steps": steps})
+
+
+def events_in(folder: Path) -> list[Any]:
+    return [json.loads(line) for line in (folder / "events").read_text().splitlines()]
+
+
+@pytest.fixture
+def started(folder: Path):
+    """Run a script with the hook before it, in a new Python; return how it ended and the events it told."""
+
+    def run(script: str, *, path: str = "") -> tuple[Ended, list[Any]]:
+        (folder / "script.py").write_text(script)
+        hook = str(folder / "hook")
         ended = subprocess.run(
             [sys.executable, "script.py"],
-            cwd=tmp_path,
+            cwd=folder,
             capture_output=True,
             text=True,
             timeout=120,
             check=False,
             env={
                 **os.environ,
-                "PYTHONPATH": os.pathsep.join([str(hook), path] if path else [str(hook)]),
-                "MEMPLAN_OBSERVE": json.dumps({"events_path": str(events), "steps": steps}),
+                "PYTHONPATH": os.pathsep.join([hook, path] if path else [hook]),
+                "MEMPLAN_OBSERVE": observing(folder, steps=3),
             },
         )
-        return ended, [json.loads(line) for line in events.read_text().splitlines()]
+        return Ended(status=ended.returncode, out=ended.stdout, err=ended.stderr), events_in(folder)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def forking() -> Iterator[subprocess.Popen[str]]:
+    """The process whose forks run scripts."""
+    with subprocess.Popen(
+        [sys.executable, "-c", RUNS_SCRIPTS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+@pytest.fixture
+def hooked(folder: Path, forking: subprocess.Popen[str]):
+    """Run a script with the hook before it, in a fork; return how it ended and the events it told."""
+
+    def run(script: str, *, steps: int = 3) -> tuple[Ended, list[Any]]:
+        assert forking.stdin is not None
+        assert forking.stdout is not None
+        (folder / "script.py").write_text(script)
+        forking.stdin.write(json.dumps([str(folder), observing(folder, steps)]) + "\n")
+        forking.stdin.flush()
+        status = int(forking.stdout.readline())
+        out, err = ((folder / name).read_text() for name in ("out", "err"))
+        return Ended(status=status, out=out, err=err), events_in(folder)
 
     return run
 
@@ -57,12 +137,12 @@ def told(events: list[Any], name: str) -> list[Any]:
     return [event for event in events if event["event"] == name]
 
 
-def test_a_process_ends_after_its_steps_and_runs_nothing_behind_them(hooked) -> None:
-    ended, events = hooked(
+def test_a_process_ends_after_its_steps_and_runs_nothing_behind_them(started) -> None:
+    ended, events = started(
         LOOP + "for _ in range(99):\n    backward()\n    optimizer.step()\n    print('stepped')\nprint('trained')\n"
     )
-    assert ended.returncode == 0
-    assert ended.stdout == "stepped\nstepped\n"  # the third step does not return
+    assert ended.status == 0
+    assert ended.out == "stepped\nstepped\n"  # the third step does not return
     assert [event["step"] for event in told(events, "step")] == [1, 2, 3]
     assert told(events, "finished")[0]["is_finite"]
 
@@ -91,7 +171,7 @@ def test_where_torch_has_no_optimizer_each_backward_pass_counts_as_a_step(hooked
         (3, 1, 0),
     ]
     assert all(event["duration_s"] > 0 for event in told(events, "step"))
-    assert ended.stdout.split()[-1] == "4"  # three passes to wait for an optimizer; the sixth ends the third step
+    assert ended.out.split()[-1] == "4"  # three passes to wait for an optimizer; the sixth ends the third step
     held = told(events, "held")[-1]
     assert (held["parameters_bytes"], held["optimizers"]) == (1 << 20, [])
     assert told(events, "finished")[0]["is_finite"]
@@ -292,8 +372,8 @@ def test_parameters_that_are_not_finite_are_told(hooked) -> None:
 
 def test_an_uncaught_exception_is_told_with_the_users_line_and_printed_as_always(hooked) -> None:
     ended, events = hooked("import torch\nraise ValueError('no such backbone')\n")
-    assert ended.returncode == 1
-    assert "ValueError: no such backbone" in ended.stderr
+    assert ended.status == 1
+    assert "ValueError: no such backbone" in ended.err
     raised = told(events, "raised")[0]
     assert raised["chain"][0] == {
         "types": ["ValueError", "Exception", "BaseException", "object"],
@@ -327,18 +407,18 @@ def test_of_a_console_script_the_line_of_the_package_is_told_and_not_its_starter
     assert hook_figures.place_of(raised.value) == f"{package / '__init__.py'}:5"
 
 
-def test_a_script_without_torch_runs_as_always(hooked) -> None:
-    ended, events = hooked("import sys\nprint('torch' in sys.modules, sys.modules['sitecustomize'].__name__)\n")
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "False sitecustomize\n", "")
+def test_a_script_without_torch_runs_as_always(started) -> None:
+    ended, events = started("import sys\nprint('torch' in sys.modules, sys.modules['sitecustomize'].__name__)\n")
+    assert (ended.status, ended.out, ended.err) == (0, "False sitecustomize\n", "")
     assert [event["event"] for event in events] == ["started"]
 
 
-def test_an_existing_sitecustomize_still_runs(hooked, tmp_path: Path) -> None:
+def test_an_existing_sitecustomize_still_runs(started, tmp_path: Path) -> None:
     own = tmp_path / "own"
     own.mkdir()
     (own / "sitecustomize.py").write_text("import builtins\nbuiltins.came_first = 'the site speaks'\n")
-    ended, events = hooked("import sitecustomize\nprint(came_first, sitecustomize.__file__)\n", path=str(own))
-    assert ended.stdout == f"the site speaks {own / 'sitecustomize.py'}\n"
+    ended, events = started("import sitecustomize\nprint(came_first, sitecustomize.__file__)\n", path=str(own))
+    assert ended.out == f"the site speaks {own / 'sitecustomize.py'}\n"
     assert told(events, "started")
 
 
