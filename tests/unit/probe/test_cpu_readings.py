@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from collections import Counter
@@ -37,6 +38,12 @@ class Wide(torch.nn.Module):
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         return self.second(self.first(rows).tanh())
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _objects_of_other_tests_are_set_aside() -> None:
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
