@@ -207,15 +207,27 @@ class _RoundsOfSample:
         return is_freed_here and self._freed(span) <= made | self._repeated | carried.keys()
 
     def _carried(self, span: _Span) -> dict[int, int]:
-        """Return what a round frees that it did not make, with what it makes of the same kind, as often, and leaves."""
+        """Return what a round frees that it did not make, with what it makes and leaves in its place.
+
+        That is what stands where the round before made the other or, where that was not made in a round, what is of the
+        same kind, if there are as many.
+        """
         made, freed = self._made(span), self._freed(span)
-        left, found = self._by_kind(made - freed), self._by_kind(freed - made - self._repeated)
-        alike = ((found[kind], left[kind]) for kind in found.keys() & left.keys())
-        return {
+        left, handed_on = made - freed, freed - made - self._repeated
+        length = span[1] - span[0]
+        following = {block: self._made_at[block] + length for block in handed_on}
+        carried = {
+            block: self.event_blocks[event]
+            for block, event in following.items()
+            if span[0] <= event < span[1] and self.event_blocks[event] in left and self._allocates[event]
+        }
+        ours, theirs = self._by_kind(handed_on - carried.keys()), self._by_kind(left - set(carried.values()))
+        alike = ((ours[kind], theirs[kind]) for kind in ours.keys() & theirs.keys())
+        return carried | {
             each: next_
-            for ours, theirs in alike
-            if len(ours) == len(theirs)
-            for each, next_ in zip(ours, theirs, strict=True)
+            for found, made_anew in alike
+            if len(found) == len(made_anew)
+            for each, next_ in zip(found, made_anew, strict=True)
         }
 
     def _by_kind(self, blocks: Iterable[int]) -> dict[_Kind, list[int]]:

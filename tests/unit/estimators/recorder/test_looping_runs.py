@@ -67,6 +67,22 @@ def kept(samples: int) -> Recording:
     return step.recording
 
 
+def assigned(samples: int) -> Recording:
+    """A name holds one result of each sample until the next one's is assigned to it; another stays in a list."""
+    step = Step(samples)
+    stays, held = [], None
+    for _ in range(samples):
+        result = step.make(200, "maximum")
+        if held is not None:
+            step.free(held)
+        held = result
+        stays.append(step.make(200, "maximum"))
+    together = step.make(200 * samples, "concatenate")
+    step.free(*stays, held or 0)
+    step.free(together)
+    return step.recording
+
+
 def paired(samples: int) -> Recording:
     """Costs of every pair lie in one tensor, of which each sample's part is taken."""
     step = Step(samples)
@@ -99,6 +115,7 @@ def assert_has_steps_of(timeline: Timeline | None, record: Callable[[int], Recor
     [
         pytest.param(listed, (2, 3, 5), id="loops side by side over samples in lists"),
         pytest.param(kept, (3, 4, 6), id="a backward pass whose first round sums no gradients"),
+        pytest.param(assigned, (3, 4, 6), id="a name that holds what the round before made"),
         pytest.param(paired, (2, 3, 5, 6), id="a block that grows with the square"),
     ],
 )
