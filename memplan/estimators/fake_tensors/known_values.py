@@ -209,7 +209,7 @@ def value_read(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def known_true_count(mask: torch.Tensor) -> int | None:
-    """Return the number of true elements of a mask; None if unknown."""
+    """Return the number of true elements of a mask, or of others than 0; None if unknown."""
     value = known_value(mask)
     with _disable_current_modes():
         return None if value is None else int(value.count_nonzero())

@@ -1,7 +1,7 @@
 """Presumed values where memory depends on what the model computes.
 
 - Selections (by a mask of scores, non-maximum suppression, distinct values, as many of the best as is computed) keep
-  everything: an upper bound.
+  everything: an upper bound. Masks that mark sampled positions hold at no more than have been sampled.
 - Choices among several, as of a router among experts, are even.
 - Checks that a condition holds for all elements pass. Other conditions are decided by the draw, so that both
   ways are tried, but for those of loops.
@@ -29,6 +29,12 @@ from memplan.estimators.fake_tensors.known_values import LARGEST_ELEMENTS, is_kn
 from memplan.estimators.fake_tensors.open_loops import has_open_loop
 from memplan.estimators.fake_tensors.presumed_values import READ
 from memplan.estimators.fake_tensors.replaced import replaced
+from memplan.estimators.fake_tensors.sampled_positions import (
+    follow_marks,
+    follow_positions,
+    follow_selections,
+    most_true,
+)
 from memplan.user_places import named_places, place_of_call, running_code
 
 if TYPE_CHECKING:
@@ -98,6 +104,7 @@ class PresumedChoices:
 
     def write_most(self, operator: OpOverload, args: tuple[Any, ...]) -> None:
         """Let a mask of computed values that is about to be written into a known one hold everywhere."""
+        follow_marks(operator, args)
         if operator in _WRITTEN and is_known(args[0]):
             written = args[2]
             if written.dtype is torch.bool and not is_known(written) and written.numel() <= LARGEST_ELEMENTS:
@@ -107,6 +114,7 @@ class PresumedChoices:
 
     def choose(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """Make choices by unknown values even, and let checks of them pass."""
+        follow_selections(operator, args, result)
         if operator in _CHECKS and not is_known(result):
             self._note(_Presumed.PASSED)
             with unset_fake_temporarily():
@@ -203,15 +211,32 @@ def _with_all_chosen(args: tuple[Any, ...]) -> tuple[Any, ...]:
     indices: list[Any] = []
     for each in args[1]:
         if isinstance(each, torch.Tensor) and each.dtype in {torch.bool, torch.uint8}:
-            indices += [_all_positions(each.shape, dim) for dim in range(each.dim())]
+            is_vector = each.dim() == 1
+            indices += [_selected(each)] if is_vector else [_all_along(dim, each) for dim in range(each.dim())]
         else:
             indices.append(each)
     return (args[0], indices, *args[2:])
 
 
-def _all_positions(shape: torch.Size, dim: int) -> torch.Tensor:
-    positions = torch.empty(shape.numel(), dtype=torch.long)
-    return _with_value(positions, lambda: torch.ones(shape).nonzero()[:, dim])
+def _all_along(dim: int, mask: torch.Tensor) -> torch.Tensor:
+    positions = torch.empty(mask.numel(), dtype=torch.long)
+    return _with_value(positions, lambda: torch.ones(mask.shape).nonzero()[:, dim])
+
+
+def _all_or_selected(mask: torch.Tensor) -> torch.Tensor:
+    """Return the positions that ``nonzero`` may find, one a row."""
+    if mask.dim() == 1:
+        return _selected(mask, 1)
+    positions = torch.empty(mask.numel(), mask.dim(), dtype=torch.long)
+    return _with_value(positions, lambda: torch.ones(mask.shape).nonzero())
+
+
+def _selected(mask: torch.Tensor, *further_dimensions: int) -> torch.Tensor:
+    """Return as many positions as a vector can select: all, or some from the first to the last."""
+    count = most_true(mask)
+    positions = torch.empty(count, *further_dimensions, dtype=torch.long)
+    follow_positions(positions, mask)
+    return _with_value(positions, lambda: (torch.arange(count) * mask.numel() // max(count, 1)).view(positions.shape))
 
 
 def _largest(operator: OpOverload, args: tuple[Any, ...]) -> Any:
@@ -219,8 +244,7 @@ def _largest(operator: OpOverload, args: tuple[Any, ...]) -> Any:
     name = operator._schema.name  # noqa: SLF001 - in no public attribute
     count = source.numel()
     if name == "aten::nonzero":
-        positions = torch.empty(count, source.dim(), dtype=torch.long)
-        return _with_value(positions, lambda: torch.ones(source.shape).nonzero())
+        return _all_or_selected(source)
     if name == "aten::masked_select":
         together = torch.broadcast_shapes(source.shape, args[1].shape)  # type: ignore[no-untyped-call]  # untyped in torch
         return source.new_empty(together.numel())

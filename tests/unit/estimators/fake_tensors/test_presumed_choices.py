@@ -9,47 +9,21 @@ import numpy as np
 import pytest
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from memplan.estimators.fake_tensors.computed_numbers import ComputedNumber
-from memplan.estimators.fake_tensors.fake_mode import TraceFakeMode
-from memplan.estimators.fake_tensors.known_values import known_value, run_with_known_values
+from memplan.estimators.fake_tensors.known_values import known_value
 from memplan.estimators.fake_tensors.presumed_choices import PresumedChoices
 from memplan.estimators.fake_tensors.random_draws import HIGH, LOW, MIDDLE, RandomDraws
+from tests.unit.estimators.fake_tensors.presuming import Presuming
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class Presuming(TorchDispatchMode):
-    """Runs every operator as the recorder does where it presumes."""
-
-    def __init__(self, fakes: TraceFakeMode) -> None:
-        super().__init__()
-        self._fakes = fakes
-        self.choices = PresumedChoices()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.choices.write_most(func, args)
-        try:
-            result = self._run(func, args, kwargs or {})
-        except DynamicOutputShapeException:
-            result = self.choices.most(func, args, kwargs or {}, run=self._run)
-            if result is None:
-                raise
-        self.choices.choose(func, args, kwargs or {}, result)
-        return result
-
-    def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
-        return run_with_known_values(func, args, kwargs, fakes=self._fakes)
-
-
 @pytest.fixture
 def presuming() -> Iterator[PresumedChoices]:
-    fakes = TraceFakeMode()
-    mode = Presuming(fakes)
-    with fakes, mode:
-        yield mode.choices
+    with Presuming.on_fakes() as choices:
+        yield choices
 
 
 def test_of_what_scores_select_all_is_kept(presuming: PresumedChoices) -> None:
@@ -64,7 +38,7 @@ def test_of_what_scores_select_all_is_kept(presuming: PresumedChoices) -> None:
     assert torch.unique(scores, return_counts=True)[1].shape == (12,)
     assert torch._unique2(scores)[1].numel() == torch._unique2(scores)[2].numel() == 0
     (note,) = presuming.notes
-    assert "test_presumed_choices.py:" in note
+    assert "presuming.py:" in note
 
 
 def test_what_is_known_of_all_is_known_of_those_that_are_kept(presuming: PresumedChoices) -> None:
