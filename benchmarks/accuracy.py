@@ -139,11 +139,12 @@ def predicted(row: Row) -> dict[str, Any]:
 
 def reserved_on_card(trace: StepTrace, found: Estimate, device: DeviceSpec, config: AllocatorConfig) -> int:
     """Return the reserved peak in bytes as the card shows it, on which PyTorch returns cached memory to go on."""
-    if found.outcome is not OutcomeKind.ALLOCATOR_RETRIES:
+    size = found.recipe.micro_batch_size
+    timeline = trace.timeline_at(size)
+    if timeline is None or found.outcome is not OutcomeKind.ALLOCATOR_RETRIES:
         return found.peak_reserved_bytes
     limit_bytes = device.total_bytes - found.breakdown.context
-    size = found.recipe.micro_batch_size
-    return replay_under_limit(trace.timelines[0], size, config, limit_bytes=limit_bytes).peak_reserved_bytes
+    return replay_under_limit(timeline, size, config, limit_bytes=limit_bytes).peak_reserved_bytes
 
 
 def read_records(path: Path) -> dict[str, dict[str, Any]]:

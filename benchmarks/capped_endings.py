@@ -38,8 +38,10 @@ def predicted(case: Case, card: str, torch_version: str) -> AllocatorPeaks:
     source = PickledWorkload(payload=payload, fingerprint=case.key, search_path=tuple(sys.path))
     trace = trace_step(source, recipe_of(case), find_card(card))
     config = AllocatorConfig(segment_order=SegmentOrder.of_torch(torch_version))
+    timeline = trace.timeline_at(case.micro_batch_size)
+    assert timeline is not None  # noqa: S101 - it is traced at this size, if that makes a difference
     assert case.cap_bytes is not None  # noqa: S101 - only these are asked about
-    return replay_under_limit(trace.timelines[0], case.micro_batch_size, config, limit_bytes=case.cap_bytes)
+    return replay_under_limit(timeline, case.micro_batch_size, config, limit_bytes=case.cap_bytes)
 
 
 def ending_of(record: dict[str, Any]) -> OutcomeKind:
