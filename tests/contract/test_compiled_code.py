@@ -67,6 +67,18 @@ def scaled_waves(values: torch.Tensor) -> torch.Tensor:
     return values * values.sum().item()
 
 
+def joined_scaled_waves(values: torch.Tensor) -> torch.Tensor:
+    """Uses a number that follows from one that is read of a tensor twice, in one graph with what it makes of both."""
+    number = values.sum().item() + 1
+    return waves(values.sin() * number + values.cos() * number)
+
+
+def waves_decided_between(values: torch.Tensor) -> torch.Tensor:
+    """Goes on by a number that is read of a tensor: two more waves, or no more."""
+    values = waves(values)
+    return waves(waves(values)) if values.sum().item() > 0 else values
+
+
 def counted_waves(values: torch.Tensor) -> torch.Tensor:
     """Counts by what is read of a tensor, which nothing can stand for."""
     return waves(values) * max(1, int(values.sum().item()))
@@ -335,11 +347,20 @@ def test_a_function_is_followed_where_its_graph_breaks(function: Callable[..., A
     assert trace.notes == (GRAPHS_NOTE,)
 
 
-def test_a_function_that_computes_with_what_it_reads_is_followed_too() -> None:
-    trace = trace_of(lambda: torch.compile(Net(scaled_waves)))
-    assert kept_rows(trace) == pytest.approx(1, abs=0.01)
+@pytest.mark.parametrize(("function", "rows"), [(scaled_waves, 1), (joined_scaled_waves, 1)])
+def test_a_function_that_computes_with_what_it_reads_is_followed_too(
+    function: Callable[[torch.Tensor], torch.Tensor], rows: int
+) -> None:
+    trace = trace_of(lambda: torch.compile(Net(function)))
+    assert kept_rows(trace) == pytest.approx(rows, abs=0.01)
     assert GRAPHS_NOTE in trace.notes
     assert any(each.startswith("computed numbers that the model reads") for each in trace.notes)
+
+
+def test_of_a_function_that_decides_by_what_it_reads_the_larger_way_is_traced() -> None:
+    trace = trace_of(lambda: torch.compile(Net(waves_decided_between)))
+    assert kept_rows(trace) == pytest.approx(2, abs=0.01)  # its product, and what the second graph is given
+    assert any("are tried both ways" in each for each in trace.notes)
 
 
 def test_what_parts_of_a_function_keep_is_told_apart() -> None:

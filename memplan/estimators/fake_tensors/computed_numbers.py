@@ -7,6 +7,7 @@ for an integer's type, refuses them.
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -20,6 +21,7 @@ from memplan.estimators.fake_tensors.replaced import replaced
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+_PLAIN = 1.5  # compilers leave out products with 1
 _BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
 _ARITHMETIC = (*(f"__{side}{name}__" for name in _BINARY for side in ("", "r")), "__neg__", "__pos__", "__abs__")
 _COMPARISONS = ("__lt__", "__le__", "__eq__", "__ne__", "__gt__", "__ge__", "__bool__")
@@ -95,8 +97,36 @@ for _name in _TO_WHOLE:
     setattr(ComputedNumber, _name, _made_whole)
 
 
+@dataclass(slots=True, kw_only=True)
+class NumberReads:
+    """How numbers that modules read are presumed in the runs of a step, and what these did with them.
+
+    Args:
+        are_plain: whether they are Python's own, which compilers take for constants; nothing is learnt of these.
+        were_read: whether there was one.
+        were_compared: whether one was compared.
+    """
+
+    are_plain: bool = False
+    were_read: bool = False
+    were_compared: bool = False
+
+    def number(self, decide: Callable[[], bool | None]) -> float:
+        """Return what stands for a number that is read.
+
+        Args:
+            decide: returns which way a comparison goes, as of :class:`ComputedNumber`.
+        """
+        self.were_read = True
+        return _PLAIN if self.are_plain else ComputedNumber(1.0, lambda: self._compared(decide))
+
+    def _compared(self, decide: Callable[[], bool | None]) -> bool | None:
+        self.were_compared = True
+        return decide()
+
+
 @contextmanager
-def reading_computed_numbers(read: Callable[[], ComputedNumber | None]) -> Iterator[None]:
+def reading_computed_numbers(read: Callable[[], float | None]) -> Iterator[None]:
     """Ask what ``item()`` and ``float()`` of unknown numbers return while the context is open.
 
     Args:
@@ -104,7 +134,7 @@ def reading_computed_numbers(read: Callable[[], ComputedNumber | None]) -> Itera
     """
     ordinary_item, ordinary_float = FakeTensor.item, FakeTensor.__float__
 
-    def read_of(tensor: torch.Tensor) -> ComputedNumber | None:
+    def read_of(tensor: torch.Tensor) -> float | None:
         is_number = tensor.dtype is not torch.bool and not tensor.is_complex()
         is_asked = is_number and tensor.numel() == 1 and not is_known(tensor)
         return read() if is_asked else None

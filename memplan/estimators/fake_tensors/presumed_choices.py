@@ -5,7 +5,8 @@
 - Choices among several, as of a router among experts, are even.
 - Checks that a condition holds for all elements pass. Other conditions are decided by the draw, so that both
   ways are tried, but for those of loops.
-- Numbers that a module reads are 1 for arithmetic and logs; what it compares them with is a condition as above.
+- Numbers that a module reads are as good as any for arithmetic and logs; what it compares them with is a condition as
+  above.
 - Numbers that the optimizer compares with others, such as norms, are 1.
 - Arrays converted to NumPy, such as the cost matrix of an assignment, are zero: it finds as many pairs for any costs.
   Whole numbers there are positions, and nobody may read them; masks hold everywhere.
@@ -24,7 +25,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.utils._python_dispatch import _disable_current_modes
 
 from memplan.estimators.fake_tensors.computed_arrays import ComputedIntegers, taking_computed_integers
-from memplan.estimators.fake_tensors.computed_numbers import ComputedNumber
+from memplan.estimators.fake_tensors.computed_numbers import ComputedNumber, NumberReads
 from memplan.estimators.fake_tensors.known_values import LARGEST_ELEMENTS, is_known, known_value, remember_value
 from memplan.estimators.fake_tensors.open_loops import has_open_loop
 from memplan.estimators.fake_tensors.presumed_values import READ
@@ -75,14 +76,19 @@ class _Presumed(StrEnum):
     PASSED = "conditions on all of some computed values ({}) are taken to hold"
     EITHER = "conditions on computed values ({}) are tried both ways, of which the one that takes more is counted"
     ONE = "computed numbers that the optimizer compares with others ({}) are taken as 1"
-    READ = "computed numbers that the model reads ({}) are taken as 1"
+    READ = "computed numbers that the model reads ({}) are presumed"
     ZERO = "computed values that are handed to NumPy ({}) are taken as 0"
 
 
 class PresumedChoices:
-    """Presumes unknown values, and records where that was."""
+    """Presumes unknown values, and records where that was.
 
-    def __init__(self) -> None:
+    Args:
+        reads: how numbers that modules read are presumed; None for numbers that are undecided when compared.
+    """
+
+    def __init__(self, reads: NumberReads | None = None) -> None:
+        self._reads = reads or NumberReads()
         self._places: dict[_Presumed, dict[str, None]] = {each: {} for each in _Presumed}
         self._decisions: Counter[tuple[str, str]] = Counter()  # by place and module
 
@@ -137,10 +143,10 @@ class PresumedChoices:
         self._note(_Presumed.EITHER)
         return draws.decide()
 
-    def read(self, draws: RandomDraws, module: str) -> ComputedNumber:
-        """Return what stands for a number that a module reads: 1, but undecided where it is compared."""
+    def read(self, draws: RandomDraws, module: str) -> float:
+        """Return what stands for a number that a module reads."""
         self._note(_Presumed.READ)
-        return ComputedNumber(1.0, lambda: self.decide(draws, module))
+        return self._reads.number(lambda: self.decide(draws, module))
 
     def compare(self, operator: OpOverload, args: tuple[Any, ...], result: Any) -> None:
         """Let an unknown number, such as a norm that an optimizer checks, compare with others as 1 does."""

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from memplan.estimators.absent_card.host_copies import HostCopies
-    from memplan.estimators.fake_tensors.computed_numbers import ComputedNumber
     from memplan.estimators.fake_tensors.fake_mode import TraceFakeMode
     from memplan.estimators.fake_tensors.presumed_choices import PresumedChoices
     from memplan.estimators.fake_tensors.random_draws import RandomDraws
@@ -215,7 +214,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         is_answered = not self._paths.is_inside and self.presumed.can_answer(func, args)
         return self.presumed.answer(args[0]) if is_answered else None
 
-    def read_number(self) -> ComputedNumber | None:
+    def read_number(self) -> float | None:
         """Return what stands for a number that a module reads; None outside of all modules, or if none may."""
         if self._choices is None or self._draws is None or not self._paths.is_inside:
             return None

@@ -14,7 +14,7 @@ import torch
 from memplan.devices.cards import DeviceKind
 from memplan.estimators.absent_card.compiled_extensions import absent_extension_kernels
 from memplan.estimators.absent_card.triton_launches import absent_triton_launches
-from memplan.estimators.fake_tensors.computed_numbers import reading_computed_numbers
+from memplan.estimators.fake_tensors.computed_numbers import NumberReads, reading_computed_numbers
 from memplan.estimators.fake_tensors.fake_detection import hiding_fakes
 from memplan.estimators.fake_tensors.fake_mode import TraceFakeMode
 from memplan.estimators.fake_tensors.known_values import LARGEST_GIVEN_ELEMENTS, remember_values
@@ -119,6 +119,7 @@ class StepRecorder:
         host_copies: tensors that the step keeps on the host; None if the target device is the host.
         presumes: whether unknown values are presumed; else reading one ends the run.
         runs_graphs: whether functions that the user compiled run as Inductor's graphs of them; else uncompiled.
+        reads: how numbers that modules read are presumed, where unknown values are.
         results: what operators on fake tensors returned in earlier runs.
         whole_code: compiled code that is taken for one graph, and the order of its results, as earlier runs found.
     """
@@ -132,6 +133,7 @@ class StepRecorder:
     host_copies: HostCopies | None
     presumes: bool = False
     runs_graphs: bool = False
+    reads: NumberReads = field(default_factory=NumberReads)
     results: ResultCache = field(default_factory=ResultCache)
     whole_code: dict[Any, tuple[int, ...] | None] = field(default_factory=dict)
 
@@ -153,7 +155,7 @@ class StepRecorder:
         fakes = TraceFakeMode(self.results, draws) if self.on_fakes else None
         model = self._model_of_run(fakes)
         batches = self._host_batches(micro_batch_size, batch, fakes)
-        paths, choices = ModulePaths(model), PresumedChoices()
+        paths, choices = ModulePaths(model), PresumedChoices(self.reads)
         operators = OperatorRecorder(
             recording,
             ledger,

@@ -13,6 +13,7 @@ from memplan.configs.workloads import let_go_of_payload, load_workload
 from memplan.devices.cards import DeviceKind
 from memplan.devices.host_memory import host_memory
 from memplan.errors import TraceError, WorkloadError
+from memplan.estimators.fake_tensors.computed_numbers import NumberReads
 from memplan.estimators.lowering.target_device import cuda_emulation_for, flash_attention_stand_in, lower_to
 from memplan.estimators.recorder.compiled_calls import GRAPHS_NOTE, UNCOMPILED_NOTE, is_inductor_given_any
 from memplan.estimators.recorder.fake_model import assign_instead_of_swapping
@@ -169,12 +170,30 @@ def _trace_graphs(recorder: StepRecorder, request: TraceRequest) -> StepTrace | 
     first = max(request.setting.recipe.micro_batch_size, _LEAST_USUAL_SIZE)
     second = first // 2 if first % 2 == 0 and first // 2 >= _LEAST_HALF else 2 * first
     sized = replace(request, batch_sizes=(first, second))
+    compiling = replace(recorder, runs_graphs=True, reads=NumberReads())
     try:
         batches = made_batches(recorder.workload, sized.batch_sizes[:2])
-        trace = _trace_or_presume(replace(recorder, runs_graphs=True), sized, batches)
+        trace = _trace_or_presume(compiling, sized, batches)
     except WorkloadError:
         return None
-    return trace if GRAPHS_NOTE in trace.notes else None
+    if GRAPHS_NOTE not in trace.notes:
+        return None
+    if not compiling.reads.were_read or compiling.reads.were_compared:
+        return trace
+    return _trace_with_plain_numbers(compiling, sized, batches) or trace
+
+
+def _trace_with_plain_numbers(
+    recorder: StepRecorder, request: TraceRequest, batches: dict[int, Any]
+) -> StepTrace | None:
+    """Trace with numbers that compilers take, where what is read was seen to be of no consequence; None if that fails.
+
+    Dynamo gives up on code that is given a number of another type.
+    """
+    try:
+        return _trace(replace(recorder, presumes=True, reads=NumberReads(are_plain=True)), request, batches)
+    except WorkloadError:
+        return None
 
 
 def _trace_or_presume(recorder: StepRecorder, request: TraceRequest, batches: dict[int, Any]) -> StepTrace:
