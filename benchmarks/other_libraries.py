@@ -230,7 +230,11 @@ def _detection(name: str) -> Made:
     from torchvision.models import detection
 
     def batch(size: int) -> tuple[list[torch.Tensor], list[dict[str, torch.Tensor]]]:
-        target = {"boxes": torch.tensor([[10.0, 10.0, 100.0, 120.0]]), "labels": torch.tensor([1])}
+        target = {
+            "boxes": torch.tensor([[10.0, 10.0, 100.0, 120.0]]),
+            "labels": torch.tensor([1]),
+            "masks": torch.zeros(1, 320, 320, dtype=torch.uint8),
+        }
         return [torch.zeros(3, 320, 320) for _ in range(size)], [dict(target) for _ in range(size)]
 
     def model() -> nn.Module:
@@ -265,5 +269,7 @@ MODELS: dict[str, Callable[[], Made]] = {
     "torchvision r3d_18": _video,
     "torchvision retinanet_resnet50_fpn": lambda: _detection("retinanet_resnet50_fpn"),
     "torchvision fcos_resnet50_fpn": lambda: _detection("fcos_resnet50_fpn"),
+    "torchvision fasterrcnn_resnet50_fpn": lambda: _detection("fasterrcnn_resnet50_fpn"),
+    "torchvision maskrcnn_resnet50_fpn": lambda: _detection("maskrcnn_resnet50_fpn"),
     "ultralytics YOLOv8n": _boxes,
 }  # fmt: skip
