@@ -708,6 +708,18 @@ def test_batches_that_vary_in_size_leave_room_for_each_other() -> None:
     assert "typical and worst batches alternate" in " ".join(found[1].notes)
 
 
+def test_of_samples_in_a_list_a_third_size_is_traced_at_the_same_time(tmp_path: Path) -> None:
+    def loss(model: nn.Module, samples: list[torch.Tensor]) -> torch.Tensor:
+        (tmp_path / f"{len(samples)} {os.getpid()}").touch()
+        return torch.stack([model(each).sum() for each in samples]).sum()
+
+    workload = linear_workload(batch=lambda size: [torch.zeros(8, 512) for _ in range(size)], loss=loss)
+    trace = traced(workload, CARD, Recipe(micro_batch_size=2))
+    processes = dict(each.name.split() for each in tmp_path.iterdir())
+    assert tuple(map(int, sorted(processes))) == trace.traced_batch_sizes
+    assert processes["2"] == processes["3"] != processes["5"]
+
+
 def padded_workload(**options: Any) -> Workload:
     """Batches of 1 MiB a sample at most, padded to their largest."""
     batches = memplan.worst_batch(

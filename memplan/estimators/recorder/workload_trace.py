@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ from memplan.estimators.recorder.user_calls import (
 from memplan.estimators.recorder.workload_build import built_model, made_batch, made_batches
 from memplan.estimators.recorder.worst_draw import WorstDrawRecorder
 from memplan.estimators.tracing import SeenCardError
+from memplan.training.batches import tensors_in
 from memplan.training.host_context import resident_context_bytes
 from memplan.training.sharding import join_absent_replicas
 from memplan.training.skipped_initialisation import initialisation_skipped
@@ -56,6 +58,7 @@ _UNCOUNTED_EVALUATION = "evaluation is not counted, since it cannot be traced ({
 _LEAST_HALF = 8
 _LEAST_USUAL_SIZE = 2  # a batch of one sample takes other paths
 _PLAIN_SOFTMAX = "aten._safe_softmax"  # of ``_scaled_dot_product_attention_math``
+_BLAS_OF_SCIPY = "OPENBLAS_NUM_THREADS"
 _THREADS = torch.get_num_threads()
 _REAL_RUN_COPIES = 5  # the model, and weights, gradients and two optimizer states of the copy that is run
 
@@ -80,6 +83,7 @@ def trace_workload(request: TraceRequest, when_loaded: Callable[[Trace], None] =
     assign_instead_of_swapping()
     if request.device.kind is DeviceKind.CUDA:  # forks have none of OpenMP's threads, which copy a batch
         torch.set_num_threads(1)
+        os.environ.setdefault(_BLAS_OF_SCIPY, "1")  # a process that has threads of its makes no forks
     lower_to(request.device)
     emulation = cuda_emulation_for(request.device, card_is_seen=request.card_is_seen)
     try:
@@ -252,7 +256,8 @@ def _trace(recorder: StepRecorder, request: TraceRequest, batches: dict[int, Any
     if recorder.runs_graphs:
         import memplan.estimators.recorder.compiled_graphs  # noqa: PLC0415, F401 - Inductor, once for both runs
     is_beside_others = not request.may_compute  # in a fork, of which there are several: the machine is full
-    forked = ForkedRun(request.batch_sizes[1], record) if recorder.runs_graphs and not is_beside_others else None
+    size_beside = None if is_beside_others else _size_run_beside(recorder, request.batch_sizes, batches)
+    forked = None if size_beside is None else ForkedRun(size_beside, record)
 
     def found_or_recorded(size: int, draws: RandomDraws) -> RecordedRun:
         return (None if forked is None else forked.found(size, draws)) or record(size, draws)
@@ -269,6 +274,14 @@ def _trace(recorder: StepRecorder, request: TraceRequest, batches: dict[int, Any
     runs = runner.runs_of_varying_samples() if samples_vary(batches) else runner.runs_of_equal_samples()
     typical = _typical_run(recorder, runs.reference.micro_batch_size, recorded.draws())
     return assemble_trace(recorder, runs, typical, _sample_sizes(recorder.workload))
+
+
+def _size_run_beside(recorder: StepRecorder, sizes: Sequence[int], batches: dict[int, Any]) -> int | None:
+    """Return a size that is worth running in a fork from the start: one that is run in any case, and takes long."""
+    if recorder.runs_graphs:
+        return sizes[1]
+    loops_over_samples = len({len(list(tensors_in(each))) for each in batches.values()}) > 1
+    return sizes[2] if recorder.on_fakes and loops_over_samples and len(sizes) > 2 else None
 
 
 def _is_affordable(run: RecordedRun, size: int) -> bool:
