@@ -39,14 +39,15 @@ _COMPARED: dict[OpOverload, Callable[[float], _Ranges]] = {
 _ANDS = (_ATEN.bitwise_and.Tensor, _ATEN.logical_and.default)
 _ORS = (_ATEN.bitwise_or.Tensor, _ATEN.logical_or.default)
 _MARKS = (_ATEN.index_put_.default, _ATEN._index_put_impl_.default)
+_CONVERSION = _ATEN._to_copy.default  # noqa: SLF001 - an operator
 _REARRANGED = (  # elements stay the same
+    _CONVERSION,
     _ATEN.alias.default,
     _ATEN.clone.default,
     _ATEN.detach.default,
     _ATEN.select.int,
     _ATEN.squeeze.default,
     _ATEN.squeeze.dim,
-    _ATEN._to_copy.default,  # noqa: SLF001 - an operator
     _ATEN.unbind.int,
     _ATEN.unsqueeze.default,
     _ATEN.view.default,
@@ -95,6 +96,8 @@ def follow_marks(operator: OpOverload, args: tuple[Any, ...]) -> None:
 
 def follow_selections(operator: OpOverload, args: tuple[Any, ...], result: Any) -> None:
     """Follow which elements an operator compares, joins or picks by their positions."""
+    if operator is _CONVERSION and args[0].dtype in _MASKS and result.dtype not in _MASKS:
+        return  # of what a mask does not select, nothing is remembered
     found = _found(operator, args)
     if found is not None:
         for each in (result,) if isinstance(result, torch.Tensor) else result:
@@ -104,11 +107,9 @@ def follow_selections(operator: OpOverload, args: tuple[Any, ...], result: Any) 
 def _found(operator: OpOverload, args: tuple[Any, ...]) -> tuple[_Share, ...] | None:
     if operator in _COMPARED:
         return _compared(args[0], _COMPARED[operator](args[1])) if _are_compared(*args) else None
-    if operator in _ANDS:
-        return _both(*map(_selected, args[:2]))
-    if operator in _ORS:
-        ours, theirs = map(_selected, args[:2])
-        return None if ours is None or theirs is None else ours + theirs
+    if operator in _ANDS or operator in _ORS:
+        combined = _both if operator in _ANDS else _either
+        return combined(*map(_selected, args[:2])) if args[0].shape == args[1].shape else None
     if operator is _ATEN.index.Tensor:
         return _picked(args[0], args[1])
     if operator is _ATEN.cat.default:
@@ -117,7 +118,7 @@ def _found(operator: OpOverload, args: tuple[Any, ...]) -> tuple[_Share, ...] | 
 
 
 def _are_compared(numbers: torch.Tensor, number: float) -> bool:
-    """Whether these are whole numbers and a finite one; where a mask does not hold, nothing is remembered of it."""
+    """Whether these are whole numbers, no mask, and a finite one."""
     return _is_vector_of_whole_numbers(numbers) and numbers.dtype not in _MASKS and math.isfinite(number)
 
 
@@ -143,6 +144,11 @@ def _both(ours: tuple[_Share, ...] | None, theirs: tuple[_Share, ...] | None) ->
     return min(both if is_of_one else ours, ours, theirs, key=_total)
 
 
+def _either(ours: tuple[_Share, ...] | None, theirs: tuple[_Share, ...] | None) -> tuple[_Share, ...] | None:
+    """Return where one of two masks holds."""
+    return None if ours is None or theirs is None else ours + theirs
+
+
 def _picked(picked: torch.Tensor, indices: list[torch.Tensor | None]) -> tuple[_Share, ...] | None:
     """Return what there is at some positions: positions of another tensor, or numbers that are known to be there."""
     by = indices[0] if len(indices) == 1 else None
@@ -158,7 +164,9 @@ def _joined(parts: list[torch.Tensor]) -> tuple[_Share, ...] | None:
     """Return the shares of vectors one after another: positions in each mask are none of the whole."""
     if not all(map(_is_vector_of_whole_numbers, parts)):
         return None
-    are_masks = all(each.dtype in _MASKS for each in parts)
+    are_masks = parts[0].dtype in _MASKS
+    if any((each.dtype in _MASKS) is not are_masks for each in parts):
+        return None
     shares = list(map(_selected if are_masks else _positions, parts))
     if any(each is None for each in shares) or all(_shares(each) is None for each in parts):
         return None

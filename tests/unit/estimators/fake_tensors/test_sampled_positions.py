@@ -131,6 +131,15 @@ def test_where_marks_do_not_hold_is_not_bounded() -> None:
     assert selected(marks) == 5
     assert selected(marks == False) == 100  # noqa: E712 - on tensors
     assert selected(~marks) == 100
+    assert selected(marks.long() == 0) == 100
+    assert selected(torch.cat([marks, labels]) == 0) == 200
+
+
+@presuming
+def test_marks_of_pairs_are_not_bounded_by_those_of_each() -> None:
+    marks = marked(computed_labels(), some_of(torch.arange(100), 5))
+    assert selected((marks[:, None] & marks[None]).view(-1)) == 10000
+    assert selected((marks[:, None] | marks[None]).view(-1)) == 10000
 
 
 @presuming
