@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import sys
 from typing import TYPE_CHECKING, Any
@@ -23,15 +22,6 @@ if TYPE_CHECKING:
     from memplan.estimators import StepTrace
 
 CARD = find_card("a100-80gb")
-
-
-def define_detection_operators() -> None:
-    """Let a torchvision built for CUDA load beside a torch built for the CPU: it registers kernels for these."""
-    if torch.version.cuda is not None:  # torchvision defines them itself, and may not find them defined
-        return
-    for name in ("nms", "qnms"):
-        with contextlib.suppress(RuntimeError):
-            torch.library.define(f"torchvision::{name}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 
 def timm_workload(name: str) -> Workload:

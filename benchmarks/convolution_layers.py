@@ -7,7 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 import torch
-from architectures import define_detection_operators
+from detection_operators import define_detection_operators
 from torch import nn
 
 from memplan.estimators.temporaries.convolutions import Convolution, Pass

@@ -17,7 +17,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import torch
-from architectures import define_detection_operators, from_settings, language_workload, timm_workload, trace_here
+from architectures import from_settings, language_workload, timm_workload, trace_here
+from detection_operators import define_detection_operators
 from forked import run_forked
 from other_libraries import MODELS, workload
 

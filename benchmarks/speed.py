@@ -18,7 +18,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from architectures import CARD, define_detection_operators, from_settings, language_workload, timm_workload, trace_here
+from architectures import CARD, from_settings, language_workload, timm_workload, trace_here
+from detection_operators import define_detection_operators
 from forked import run_forked
 
 from memplan.estimators.answers import estimate, largest_micro_batch, process_peak

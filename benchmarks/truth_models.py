@@ -6,11 +6,11 @@ libraries happen in the builders, so that listing the cases needs none of them.
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from detection_operators import define_detection_operators
 from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn import functional as F  # noqa: N812 - PyTorch's own convention
@@ -35,7 +35,7 @@ def timm_classifier(name: str, side: int = 224, **settings: Any) -> Trainable:
     """Classify square images with a timm model."""
 
     def model() -> nn.Module:
-        _define_detection_operators()
+        define_detection_operators()
         import timm
 
         return timm.create_model(name, num_classes=IMAGE_CLASSES, **settings)
@@ -47,7 +47,7 @@ def torchvision_segmenter(name: str, side: int = 256, classes: int = 21) -> Trai
     """Label every pixel with a torchvision segmentation model and its auxiliary head."""
 
     def model() -> nn.Module:
-        _define_detection_operators()
+        define_detection_operators()
         import torchvision
 
         return torchvision.models.get_model(
@@ -280,22 +280,13 @@ def _own_loss(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
 
 def _transformer(family: str, auto: str, attention: str | None, settings: dict[str, Any]) -> Callable[[], nn.Module]:
     def model() -> nn.Module:
-        _define_detection_operators()
+        define_detection_operators()
         import transformers
 
         config = getattr(transformers, f"{family}Config")(**settings)
         return getattr(transformers, auto).from_config(config, attn_implementation=attention)
 
     return model
-
-
-def _define_detection_operators() -> None:
-    if torch.version.cuda is not None:
-        return
-    # torchvision is built for CUDA, and beside torch built for the CPU it does not load without them
-    for name in ("nms", "qnms"):
-        with contextlib.suppress(RuntimeError):
-            torch.library.define(f"torchvision::{name}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 
 def shard(model: nn.Module, precision: str) -> None:

@@ -12,7 +12,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
-from architectures import define_detection_operators
+from detection_operators import define_detection_operators
 from published.rows import Peak, Row, table
 
 from memplan.recipe import Recipe

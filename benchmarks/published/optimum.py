@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from architectures import define_detection_operators
+from detection_operators import define_detection_operators
 from published.rows import Peak, Row
 
 from memplan.recipe import Recipe

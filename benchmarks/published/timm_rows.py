@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import truth_models
-from architectures import define_detection_operators
+from detection_operators import define_detection_operators
 from published.rows import Peak, Row, in_benchmark_mode, table
 
 from memplan.recipe import Recipe

@@ -24,6 +24,8 @@ from memplan.training.dense_parts import dense_parts
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    import torch
+
     from memplan.estimators.recorder.recording import Recording
     from memplan.estimators.recorder.step_recording import RecordedRun
 
@@ -152,19 +154,27 @@ def _is_doubtful(runs: Sequence[RecordedRun]) -> bool:
     return same_structure(recordings) and needs_third_run(recordings)
 
 
+def have_tensors_by_sample(batches: Mapping[int, Any]) -> bool:
+    """Whether batches hold a tensor for each sample, such as a list of images, so that their number differs."""
+    return len({len(_parts_of(batch)) for batch in batches.values()}) > 1
+
+
 def samples_vary(batches: Mapping[int, Any]) -> bool:
     """Whether a dimension of the batches' tensors is not linear in the micro-batch size: samples differ in size.
 
     With two batches, a dimension must be constant or proportional. Batches with one tensor per sample are left out,
     because the number of their blocks differs.
     """
-    sizes = list(batches)
-    parts = [[part for each in tensors_in(batch) for part in dense_parts(each)] for batch in batches.values()]
-    shapes = [[tuple(each.shape) for each in of_batch] for of_batch in parts]
-    if len({len(each) for each in shapes}) > 1:
+    if have_tensors_by_sample(batches):
         return False
+    sizes = list(batches)
+    shapes = [[tuple(each.shape) for each in _parts_of(batch)] for batch in batches.values()]
     dimensions = (found for of_tensor in zip(*shapes, strict=True) for found in zip(*of_tensor, strict=False))
     return any(not _is_linear(found, sizes) for found in dimensions)
+
+
+def _parts_of(batch: Any) -> list[torch.Tensor]:
+    return [part for each in tensors_in(batch) for part in dense_parts(each)]
 
 
 def _is_linear(found: Sequence[int], sizes: Sequence[int]) -> bool:

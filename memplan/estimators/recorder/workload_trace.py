@@ -19,7 +19,7 @@ from memplan.estimators.lowering.target_device import cuda_emulation_for, flash_
 from memplan.estimators.recorder.compiled_calls import GRAPHS_NOTE, UNCOMPILED_NOTE, is_inductor_given_any
 from memplan.estimators.recorder.fake_model import assign_instead_of_swapping
 from memplan.estimators.recorder.forked_run import ForkedRun
-from memplan.estimators.recorder.size_runs import SizeRunner, samples_vary
+from memplan.estimators.recorder.size_runs import SizeRunner, have_tensors_by_sample, samples_vary
 from memplan.estimators.recorder.step_recording import RecordedRun, StepRecorder
 from memplan.estimators.recorder.trace_assembly import assemble_trace
 from memplan.estimators.recorder.user_calls import (
@@ -32,7 +32,6 @@ from memplan.estimators.recorder.user_calls import (
 from memplan.estimators.recorder.workload_build import built_model, made_batch, made_batches
 from memplan.estimators.recorder.worst_draw import WorstDrawRecorder
 from memplan.estimators.tracing import SeenCardError
-from memplan.training.batches import tensors_in
 from memplan.training.host_context import resident_context_bytes
 from memplan.training.sharding import join_absent_replicas
 from memplan.training.skipped_initialisation import initialisation_skipped
@@ -277,11 +276,10 @@ def _trace(recorder: StepRecorder, request: TraceRequest, batches: dict[int, Any
 
 
 def _size_run_beside(recorder: StepRecorder, sizes: Sequence[int], batches: dict[int, Any]) -> int | None:
-    """Return a size that is worth running in a fork from the start: one that is run in any case, and takes long."""
+    """Return a size that is worth running in a fork from the start: one that is as good as sure to be run, and slow."""
     if recorder.runs_graphs:
         return sizes[1]
-    loops_over_samples = len({len(list(tensors_in(each))) for each in batches.values()}) > 1
-    return sizes[2] if recorder.on_fakes and loops_over_samples and len(sizes) > 2 else None
+    return sizes[2] if recorder.on_fakes and len(sizes) > 2 and have_tensors_by_sample(batches) else None
 
 
 def _is_affordable(run: RecordedRun, size: int) -> bool:

@@ -10,7 +10,6 @@ import os
 import runpy
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,15 +53,6 @@ for line in sys.stdin:
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """How a script ended, and what it printed."""
-
-    status: int
-    out: str
-    err: str
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with the hook in it and a file for its events."""
@@ -82,9 +72,9 @@ def events_in(folder: Path) -> list[Any]:
 
 @pytest.fixture
 def started(folder: Path):
-    """Run a script with the hook before it, in a new Python; return how it ended and the events it told."""
+    """Run a script with the hook before it, in a new Python; return its process and the events it told."""
 
-    def run(script: str, *, path: str = "") -> tuple[Ended, list[Any]]:
+    def run(script: str, *, path: str = "") -> tuple[subprocess.CompletedProcess[str], list[Any]]:
         (folder / "script.py").write_text(script)
         hook = str(folder / "hook")
         ended = subprocess.run(
@@ -100,7 +90,7 @@ def started(folder: Path):
                 "MEMPLAN_OBSERVE": observing(folder, steps=3),
             },
         )
-        return Ended(status=ended.returncode, out=ended.stdout, err=ended.stderr), events_in(folder)
+        return ended, events_in(folder)
 
     return run
 
@@ -118,9 +108,9 @@ def forking() -> Iterator[subprocess.Popen[str]]:
 
 @pytest.fixture
 def hooked(folder: Path, forking: subprocess.Popen[str]):
-    """Run a script with the hook before it, in a fork; return how it ended and the events it told."""
+    """Run a script with the hook before it, in a fork; return its process and the events it told."""
 
-    def run(script: str, *, steps: int = 3) -> tuple[Ended, list[Any]]:
+    def run(script: str, *, steps: int = 3) -> tuple[subprocess.CompletedProcess[str], list[Any]]:
         assert forking.stdin is not None
         assert forking.stdout is not None
         (folder / "script.py").write_text(script)
@@ -128,7 +118,7 @@ def hooked(folder: Path, forking: subprocess.Popen[str]):
         forking.stdin.flush()
         status = int(forking.stdout.readline())
         out, err = ((folder / name).read_text() for name in ("out", "err"))
-        return Ended(status=status, out=out, err=err), events_in(folder)
+        return subprocess.CompletedProcess(["script.py"], status, out, err), events_in(folder)
 
     return run
 
@@ -141,8 +131,8 @@ def test_a_process_ends_after_its_steps_and_runs_nothing_behind_them(started) ->
     ended, events = started(
         LOOP + "for _ in range(99):\n    backward()\n    optimizer.step()\n    print('stepped')\nprint('trained')\n"
     )
-    assert ended.status == 0
-    assert ended.out == "stepped\nstepped\n"  # the third step does not return
+    assert ended.returncode == 0
+    assert ended.stdout == "stepped\nstepped\n"  # the third step does not return
     assert [event["step"] for event in told(events, "step")] == [1, 2, 3]
     assert told(events, "finished")[0]["is_finite"]
 
@@ -171,7 +161,7 @@ def test_where_torch_has_no_optimizer_each_backward_pass_counts_as_a_step(hooked
         (3, 1, 0),
     ]
     assert all(event["duration_s"] > 0 for event in told(events, "step"))
-    assert ended.out.split()[-1] == "4"  # three passes to wait for an optimizer; the sixth ends the third step
+    assert ended.stdout.split()[-1] == "4"  # three passes to wait for an optimizer; the sixth ends the third step
     held = told(events, "held")[-1]
     assert (held["parameters_bytes"], held["optimizers"]) == (1 << 20, [])
     assert told(events, "finished")[0]["is_finite"]
@@ -372,8 +362,8 @@ def test_parameters_that_are_not_finite_are_told(hooked) -> None:
 
 def test_an_uncaught_exception_is_told_with_the_users_line_and_printed_as_always(hooked) -> None:
     ended, events = hooked("import torch\nraise ValueError('no such backbone')\n")
-    assert ended.status == 1
-    assert "ValueError: no such backbone" in ended.err
+    assert ended.returncode == 1
+    assert "ValueError: no such backbone" in ended.stderr
     raised = told(events, "raised")[0]
     assert raised["chain"][0] == {
         "types": ["ValueError", "Exception", "BaseException", "object"],
@@ -409,7 +399,7 @@ def test_of_a_console_script_the_line_of_the_package_is_told_and_not_its_starter
 
 def test_a_script_without_torch_runs_as_always(started) -> None:
     ended, events = started("import sys\nprint('torch' in sys.modules, sys.modules['sitecustomize'].__name__)\n")
-    assert (ended.status, ended.out, ended.err) == (0, "False sitecustomize\n", "")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "False sitecustomize\n", "")
     assert [event["event"] for event in events] == ["started"]
 
 
@@ -418,7 +408,7 @@ def test_an_existing_sitecustomize_still_runs(started, tmp_path: Path) -> None:
     own.mkdir()
     (own / "sitecustomize.py").write_text("import builtins\nbuiltins.came_first = 'the site speaks'\n")
     ended, events = started("import sitecustomize\nprint(came_first, sitecustomize.__file__)\n", path=str(own))
-    assert ended.out == f"the site speaks {own / 'sitecustomize.py'}\n"
+    assert ended.stdout == f"the site speaks {own / 'sitecustomize.py'}\n"
     assert told(events, "started")
 
 
