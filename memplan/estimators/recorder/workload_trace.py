@@ -249,6 +249,7 @@ def _trace_or_compute(recorder: StepRecorder, request: TraceRequest, batches: di
 
 def _trace(recorder: StepRecorder, request: TraceRequest, batches: dict[int, Any]) -> StepTrace:
     def record(size: int, draws: RandomDraws) -> RecordedRun:
+        torch.set_num_threads(torch.get_num_threads())  # makes a fork's pool anew, before two of autograd's threads do
         batch = batches[size] if size in batches else made_batch(recorder.workload, size)
         return recorder.record(size, batch, draws)
 
