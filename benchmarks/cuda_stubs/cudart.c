@@ -275,16 +275,39 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
 
 cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) { return *can = 0, cudaSuccess; }
 
-// Streams and events: all that was asked for is done.
+// Streams and events: all that was asked for is done. While a stream is captured, the host sees it so; graphs are empty.
 
-cudaError_t cudaStreamCreate(cudaStream_t *stream) { return *stream = malloc(STREAM_BYTES), cudaSuccess; }
+struct stream {
+  unsigned long long capture;  // 0 where it is not captured
+  char rest[STREAM_BYTES - sizeof(unsigned long long)];
+};
+
+static unsigned long long capture_of(cudaStream_t stream) {
+  return (size_t)stream < STREAM_BYTES ? 0 : ((struct stream *)stream)->capture;  // low numbers are default streams
+}
+
+static enum cudaStreamCaptureStatus capture_status(cudaStream_t stream) {
+  return capture_of(stream) ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+}
+
+cudaError_t cudaStreamCreate(cudaStream_t *stream) {
+  return *stream = calloc(1, sizeof(struct stream)), cudaSuccess;
+}
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority) {
   return cudaStreamCreate(stream);
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) { return cudaStreamCreate(stream); }
 cudaError_t cudaStreamGetPriority(cudaStream_t stream, int *priority) { return *priority = 0, cudaSuccess; }
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode) {
+  static unsigned long long captures;
+  return ((struct stream *)stream)->capture = __atomic_add_fetch(&captures, 1, __ATOMIC_RELAXED), cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) {
+  ((struct stream *)stream)->capture = 0;
+  return *graph = malloc(STREAM_BYTES), cudaSuccess;
+}
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status) {
-  return *status = cudaStreamCaptureStatusNone, cudaSuccess;
+  return *status = capture_status(stream), cudaSuccess;
 }
 cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, enum cudaStreamCaptureStatus *status, unsigned long long *id,
                                      cudaGraph_t *graph, const cudaGraphNode_t **nodes,
@@ -292,9 +315,16 @@ cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, enum cudaStreamCapture
                                      const cudaGraphEdgeData **edges,
 #endif
                                      size_t *count) {
-  if (status) *status = cudaStreamCaptureStatusNone;
-  if (id) *id = 0;
+  if (status) *status = capture_status(stream);
+  if (id) *id = capture_of(stream);
+  if (count) *count = 0;
   return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *made, cudaGraph_t graph, unsigned long long flags) {
+  return *made = malloc(STREAM_BYTES), cudaSuccess;
+}
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *count) {
+  return *count = 1, cudaSuccess;
 }
 cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t call, void *data, unsigned flags) {
   call(stream, cudaSuccess, data);

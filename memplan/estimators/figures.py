@@ -44,6 +44,7 @@ class Events:
         block_bytes: requested bytes of every block.
         cache_returns: which of these events PyTorch returns its cached memory before, ascending.
         side_streams: the stream of each block that is not made on the default stream, by block.
+        graph_streams: those of them on which CUDA graphs are recorded.
     """
 
     positions: npt.NDArray[np.intp]
@@ -52,6 +53,7 @@ class Events:
     block_bytes: npt.NDArray[np.int64]
     cache_returns: tuple[int, ...]
     side_streams: Mapping[int, int]
+    graph_streams: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +100,7 @@ def events_at(timeline: Timeline, micro_batch_size: int) -> Events:
         block_bytes=sizes,
         cache_returns=tuple(np.unique(returns).tolist()),
         side_streams=timeline.side_streams,
+        graph_streams=timeline.graph_streams,
     )
 
 
@@ -117,6 +120,7 @@ def replay_events(
         cache_returns=events.cache_returns,
         dispensable=dispensable,
         side_streams=events.side_streams,
+        graph_streams=events.graph_streams,
     )
 
 

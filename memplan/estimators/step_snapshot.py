@@ -41,6 +41,7 @@ def step_snapshot(
         config=allocators.cuda,
         cache_returns=events.cache_returns,
         side_streams=events.side_streams,
+        graph_streams=events.graph_streams,
     )
     return snapshot_bytes(made)
 

@@ -47,6 +47,7 @@ class Timeline:
         module_names: module paths; the empty path is the model itself.
         operator_names: operators that made the blocks.
         side_streams: the stream of each block that is not made on the default stream, by block.
+        graph_streams: those of them on which CUDA graphs are recorded.
         workspaces: the blocks that are workspaces of convolutions.
         sized_workspaces: what they take at some micro-batches, as cuDNN or a rule says; None before either was asked.
         searches: what cuDNN's search for algorithms takes in place of the first workspace of each call, at some
@@ -68,6 +69,7 @@ class Timeline:
     module_names: tuple[str, ...]
     operator_names: tuple[str, ...]
     side_streams: Mapping[int, int] = field(default_factory=dict)
+    graph_streams: frozenset[int] = frozenset()
     workspaces: Workspaces = field(default_factory=Workspaces)
     sized_workspaces: SizedWorkspaces | None = None
     searches: SizedWorkspaces | None = None

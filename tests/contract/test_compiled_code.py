@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint
 
 from memplan.devices.cards import DeviceKind, DeviceSpec
 from memplan.estimators.breakdown import live_blocks_at
-from memplan.estimators.recorder.compiled_calls import GRAPHS_NOTE, UNCOMPILED_NOTE
+from memplan.estimators.recorder.compiled_calls import GRAPHS_NOTE, REFUSED_NOTE, UNCOMPILED_NOTE
 from memplan.estimators.step_trace import PHASES
 from memplan.results import Component, Phase
 from memplan.units import GIB, MIB
@@ -204,6 +204,7 @@ def trace_of(
     model: Callable[[], nn.Module],
     device: DeviceSpec = CARD,
     optimizer: Callable[[Any], torch.optim.Optimizer] = lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    recipe: Recipe = FOUR_SAMPLES,
 ) -> StepTrace:
     workload = Workload(
         model=model,
@@ -211,7 +212,7 @@ def trace_of(
         loss=lambda model, batch: model(batch).sum(),
         optimizer=optimizer,
     )
-    return traced(workload, device, template=TEMPLATE_OF_COMPILED)
+    return traced(workload, device, recipe, template=TEMPLATE_OF_COMPILED)
 
 
 def shard_compiled_layers(model: nn.Sequential, _: Recipe) -> None:
@@ -400,6 +401,32 @@ def test_on_the_cpu_compiled_code_is_traced_uncompiled() -> None:
     trace = trace_of(lambda: torch.compile(Net()), HOST)
     assert kept_rows(trace) == pytest.approx(4, abs=0.01)
     assert trace.notes == (UNCOMPILED_NOTE,)
+
+
+def net_in_cuda_graphs() -> nn.Module:
+    return torch.compile(Net(), mode="reduce-overhead")
+
+
+def test_cuda_graphs_keep_the_memory_of_both_passes_and_copy_the_batch_from_the_second_step_on() -> None:
+    trace = trace_of(net_in_cuda_graphs)
+    (timeline,) = trace.timelines
+    (stream,) = timeline.graph_streams
+    assert trace.notes == (GRAPHS_NOTE,)
+    assert kept_rows(trace) == pytest.approx(1, abs=0.01)
+    operators = np.array(timeline.operator_names)[timeline.operators]
+    sizes = timeline.block_bytes(SAMPLES)
+    copies = np.flatnonzero(operators == "inputs of a CUDA graph")
+    assert {timeline.side_streams[block] for block in copies.tolist()} == {stream}
+    rows = SAMPLES * ROW_BYTES
+    assert timeline.steps[copies][sizes[copies] == rows].tolist() == [1, 1, 2, 2]  # the batch, and the loss's gradient
+    # an empty graph before the first step's, and in the second one of each pass
+    assert np.searchsorted(timeline.step_starts, timeline.cache_returns, side="right").tolist() == [1, 2, 2]
+
+
+def test_gradients_that_a_cuda_graph_made_cannot_be_accumulated() -> None:
+    recipe = replace(FOUR_SAMPLES, accumulation_steps=2)
+    assert REFUSED_NOTE in trace_of(net_in_cuda_graphs, recipe=recipe).notes
+    assert REFUSED_NOTE not in trace_of(lambda: torch.compile(Net()), recipe=recipe).notes
 
 
 def test_kernels_are_timed_in_the_first_step_alone_with_a_buffer_as_large_as_the_cards_cache() -> None:

@@ -70,6 +70,10 @@ class StandInStream(nullcontext[None]):
         return False
 
 
+class GraphStream(StandInStream):
+    """The stream on which CUDA graphs are recorded, whose blocks have a pool of their own."""
+
+
 _entered = [StandInStream()]
 _nodes_of_streams: list[tuple[int, int, StandInStream]] = []  # from the first number to before the last
 

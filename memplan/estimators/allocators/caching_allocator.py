@@ -1,9 +1,9 @@
 """The CUDA caching allocator as a replay: what a stream of allocations and frees takes from the card.
 
 Follows ``c10/cuda/CUDACachingAllocator.cpp`` of torch 2.9 to 2.15 for one device. A block is cached for the stream that
-it was made on. Not modelled: that one which other streams use (``record_stream``) is cached later, that garbage is
-collected on other streams than the default one, private pools of CUDA graphs, and failures of the driver other than the
-given limit.
+it was made on. CUDA graphs have a stream of their own and a pool that keeps all it gets. Not modelled: that one which
+other streams use (``record_stream``) is cached later, that garbage is collected on other streams than the default one,
+and failures of the driver other than the given limit.
 """
 
 from __future__ import annotations
@@ -73,12 +73,15 @@ class CachingAllocator:
             Garbage collection needs a limit, as in PyTorch.
         listener: called with each change of what is held, see ``DriverMemory``.
         addresses: where segments lie; None for what the settings say. Expandable ones have their own.
+        graph_streams: streams on which CUDA graphs are recorded. What is cached there is never returned, and a request
+            from there returns nothing else (``captures_underway``).
     """
 
     __slots__ = (
         "_addresses",
         "_collector",
         "_config",
+        "_graph_streams",
         "_limit_bytes",
         "_pools",
         "alloc_retries",
@@ -92,7 +95,9 @@ class CachingAllocator:
         limit_bytes: int | None = None,
         listener: Callable[[str, int, int], None] | None = None,
         addresses: SegmentAddresses | None = None,
+        graph_streams: Collection[int] = (),
     ) -> None:
+        self._graph_streams = graph_streams
         self._addresses = addresses or addresses_by(config.segment_order)
         self.driver = DriverMemory(listener)
         self.alloc_retries = 0
@@ -127,9 +132,10 @@ class CachingAllocator:
 
     def release_cached(self) -> None:
         """Return all that is free and whole, as ``torch.cuda.empty_cache`` does."""
-        for small, large in self._pools.values():
-            large.release_cached()
-            small.release_cached()
+        for stream, (small, large) in self._pools.items():
+            if stream not in self._graph_streams:
+                large.release_cached()
+                small.release_cached()
 
     def _make_pools(self, stream: int) -> tuple[_Pool, _Pool]:
         config, driver = self._config, self.driver
@@ -153,6 +159,8 @@ class CachingAllocator:
         self._collect_garbage()
         if self._has_room(segment) or (pool.release_oversize(size) and self._has_room(segment)):
             return pool.extend(size, segment)
+        if any(pool in self.pools(stream) for stream in self._graph_streams):
+            return None
         self.release_cached()
         self.alloc_retries += 1
         return pool.extend(size, segment) if self._has_room(segment) else None
@@ -178,6 +186,7 @@ def replay(
     cache_returns: Collection[int] = (),
     dispensable: Container[int] = (),
     side_streams: Mapping[int, int] = NO_SIDE_STREAMS,
+    graph_streams: Collection[int] = (),
 ) -> AllocatorPeaks:
     """Run events through a fresh allocator, in order.
 
@@ -189,12 +198,13 @@ def replay(
         cache_returns: events before which what is cached is returned to the driver, as by ``torch.cuda.empty_cache``.
         dispensable: blocks that are done without where they cannot be had.
         side_streams: the stream of each block that is not made on the default stream, by block.
+        graph_streams: those of them on which CUDA graphs are recorded.
 
     Raises:
         TraceError: a block is freed that is not allocated, or allocated twice.
     """
     ids, requests = np.asarray(block_ids).tolist(), np.asarray(sizes, dtype=np.int64)
-    allocator = CachingAllocator(config, limit_bytes=limit_bytes)
+    allocator = CachingAllocator(config, limit_bytes=limit_bytes, graph_streams=graph_streams)
     of_default_stream, extend = allocator.pools(), allocator.extend
     live: dict[int, tuple[tuple[int, int], int]] = {}
     requested = peak_requested = allocated = peak_allocated = peak_index = 0

@@ -42,6 +42,7 @@ def predicted_snapshot(
     config: AllocatorConfig = DEFAULT_CONFIG,
     cache_returns: Collection[int] = (),
     side_streams: Mapping[int, int] = NO_SIDE_STREAMS,
+    graph_streams: Collection[int] = (),
 ) -> dict[str, Any]:
     """Replay events and return every action of the allocator, and what it holds at the end.
 
@@ -54,12 +55,13 @@ def predicted_snapshot(
         config: the allocator's settings.
         cache_returns: events before which what is cached is returned to the driver.
         side_streams: the stream of each block that is not made on the default stream, by block.
+        graph_streams: those of them on which CUDA graphs are recorded.
 
     Raises:
         TraceError: a block is freed that is not allocated.
     """
     recorder = _Recorder()
-    allocator = CachingAllocator(config, listener=recorder.note_segment)
+    allocator = CachingAllocator(config, listener=recorder.note_segment, graph_streams=graph_streams)
     for recorder.event, (block, size_bytes) in enumerate(zip(block_ids, sizes, strict=True)):
         recorder.stream = side_streams.get(block, DEFAULT_STREAM)
         recorder.frames = [{"filename": "", "line": 0, "name": label} for label in labels[block]]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -36,7 +36,7 @@ from memplan.estimators.fake_tensors.replaced import replaced
 from memplan.estimators.lowering.device_guards import no_card_made_current
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from memplan.estimators.lowering.inductor_card import InductorCard
 
@@ -53,14 +53,25 @@ class InductorCode:
     Args:
         source: a module of Python, whose ``call`` runs the graph on a list of inputs, which it empties.
         makers: the nodes of the graph that each of the code's buffers comes from, in order.
+        parts: of each part of the code that is recorded as a CUDA graph, which of the graph's inputs it is given, by
+            number; None for what the code makes itself. The code's ``recursively_apply_fns`` replaces them.
+        changed_inputs: numbers of the inputs that the code writes to.
     """
 
     source: str
     makers: dict[str, tuple[fx.Node, ...]]
+    parts: tuple[tuple[int | None, ...], ...] = ()
+    changed_inputs: frozenset[int] = frozenset()
 
 
 def inductor_code(
-    graph: fx.GraphModule, examples: Sequence[Any], card: InductorCard, *, is_inference: bool, is_backward: bool
+    graph: fx.GraphModule,
+    examples: Sequence[Any],
+    card: InductorCard,
+    *,
+    is_inference: bool,
+    is_backward: bool,
+    settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> InductorCode:
     """Return the code of a graph, whose nodes say in ``meta["val"]`` what they return on the CPU.
 
@@ -70,6 +81,7 @@ def inductor_code(
         card: the card that the code is for.
         is_inference: whether it is not differentiated.
         is_backward: whether it is a backward pass.
+        settings: those of Inductor that the user compiled with.
     """
     fakes = FakeTensorMode()
     with ExitStack() as stack:
@@ -78,6 +90,7 @@ def inductor_code(
         stack.enter_context(torch.no_grad())
         stack.enter_context(no_card_made_current())
         stack.enter_context(_described(card))
+        stack.enter_context(config.patch({**settings, **_UNTIMED}))
         stack.enter_context(tracing(_context_of(fakes)))
         inputs = _on_card(graph, examples, fakes)
         view_to_reshape(graph)  # type: ignore[no-untyped-call]  # untyped in torch
@@ -97,7 +110,12 @@ def inductor_code(
         name: tuple(sorted(buffer.get_origins() & positions.keys(), key=positions.__getitem__))
         for name, buffer in buffers.items()
     }
-    return InductorCode(source=written.value, makers=makers)
+    return InductorCode(
+        source=written.value,
+        makers=makers,
+        parts=tuple(tuple(each.input_index_mapping) for each in lowering.partition_maps or ()),
+        changed_inputs=frozenset(lowering.mutated_input_idxs),
+    )
 
 
 def _context_of(fakes: FakeTensorMode) -> TracingContext:
@@ -170,7 +188,6 @@ def _described(card: InductorCard) -> Iterator[None]:
         "get_device_properties": SimpleNamespace(**device._asdict(), minor=minor),
     }
     with ExitStack() as stack:
-        stack.enter_context(config.patch(_UNTIMED))
         for name, answer in of_card.items():
             stack.enter_context(replaced(torch.cuda, name, always(answer)))
         for name, answer in (("current_device", 0), ("get_compute_capability", 10 * major + minor)):

@@ -15,13 +15,17 @@ from memplan.children.compiled_modules import INDUCTOR, compile_as, unwrapped_ba
 from memplan.errors import MemplanError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from types import CodeType, FrameType
 
 UNCOMPILED_NOTE = "compiled parts of the model or its step are traced as they run uncompiled, which usually keeps more"
 GRAPHS_NOTE = (
-    "compiled parts are counted by the code that Inductor writes for their graphs; CUDA graphs are not counted, and "
-    "which products are padded is presumed"
+    "compiled parts are counted by the code that Inductor writes for their graphs, CUDA graphs with the pool of memory "
+    "that they keep; which products are padded is presumed"
+)
+REFUSED_NOTE = (
+    "PyTorch ends with an error where gradients that a CUDA graph made are added up over micro-batches: accumulate "
+    "without CUDA graphs, as torch.compile does by default, or make the gradients before the first backward pass"
 )
 _FLEX_ATTENTION = "torch.nn.attention.flex_attention"
 _COMPILING = ("torch._dynamo", "torch.compiler")  # what stands between a call of ``torch.compile`` and its effect
@@ -42,8 +46,14 @@ class GraphRunner(Protocol):
     def notes(self) -> tuple[str, ...]:
         """Say which of them did not run as graphs."""
 
-    def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return what a function returns.
+    def call(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        settings: Mapping[str, Any],
+    ) -> Any:
+        """Return what a function returns that was compiled with settings of Inductor.
 
         Raises:
             NotCapturableError: it cannot be turned into graphs.
@@ -78,14 +88,28 @@ class CompiledCalls:
             if self._graphs is not None:
                 self._graphs.forget()
 
-    def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return what a compiled function returns."""
+    def call(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        settings: Mapping[str, Any],
+    ) -> Any:
+        """Return what a function returns that was compiled with settings of Inductor."""
         self._graphs = self._graphs or self._make_graphs()
         if self._graphs is None:
             return self._run_uncompiled(function, args, kwargs)
         if self._graphs.is_capturing:
             return function(*args, **kwargs)
-        return self._run_as_graphs(self._graphs, function, args, kwargs)
+        if function not in self._refused:
+            try:
+                results = self._graphs.call(function, args, kwargs, settings)
+            except NotCapturableError:
+                self._refused.add(function)
+            else:
+                self._notes[GRAPHS_NOTE] = None
+                return results
+        return self._run_uncompiled(function, args, kwargs)
 
     def note_uncompiled(self) -> None:
         """Say that a compiled function runs uncompiled."""
@@ -99,20 +123,6 @@ class CompiledCalls:
     def _run_uncompiled(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.note_uncompiled()
         return function(*args, **kwargs)
-
-    def _run_as_graphs(
-        self, graphs: GraphRunner, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """Return what a function returns, which runs as graphs unless it cannot be captured."""
-        if function not in self._refused:
-            try:
-                results = graphs.call(function, args, kwargs)
-            except NotCapturableError:
-                self._refused.add(function)
-            else:
-                self._notes[GRAPHS_NOTE] = None
-                return results
-        return self._run_uncompiled(function, args, kwargs)
 
 
 def redirect_compiled_calls() -> None:
@@ -128,8 +138,8 @@ def redirect_compiled_calls() -> None:
         inner = innermost_fn(function)
         if isinstance(made, nn.Module | type) or (_is_of_torch(inner) and _is_compiled_by_torch(inner)):
             return made  # a module compiles its own call
-        compiler = getattr(unwrapped_backend(context.callback), "compiler_name", None)
-        is_inductors = compiler == INDUCTOR and not _steps(inner)
+        backend = unwrapped_backend(context.callback)
+        is_inductors = getattr(backend, "compiler_name", None) == INDUCTOR and not _steps(inner)
         if is_inductors:
             _inductor_is_given_any.set()
 
@@ -138,7 +148,7 @@ def redirect_compiled_calls() -> None:
             if not _watching:
                 return made(*args, **kwargs)
             if is_inductors:
-                return _watching[-1].call(inner, args, kwargs)
+                return _watching[-1].call(inner, args, kwargs, backend.config)
             _watching[-1].note_uncompiled()
             return inner(*args, **kwargs)
 

@@ -12,6 +12,7 @@ that finds such timings on disk repeats none.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from contextlib import ExitStack, nullcontext
 from itertools import count
@@ -24,11 +25,12 @@ from torch._inductor.select_algorithm import extern_kernels
 from memplan.estimators.absent_card.card_answers import always
 from memplan.estimators.lowering.kernel_variants import timed_kernel
 from memplan.estimators.recorder.capture_context import module_path_of
+from memplan.estimators.recorder.cuda_graphs import CudaGraphs, GraphPart, Pass
 from memplan.estimators.temporaries.timed_copies import TimedCopy
 from memplan.results import Component
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from torch import fx
 
@@ -68,27 +70,58 @@ class CodeRunner:
         self._ledger = ledger
         self._paths = paths
         self._cache_bytes = cache_bytes
+        self.graphs = CudaGraphs(recording, operators, ledger)
         self._is_recorded = True
         self._timed: set[str] = set()  # kernels, of which code that is loaded later finds timings on disk
         self._timings = count()
         self._maker: fx.Node | None = None
         self._place = ExitStack()
 
-    def loaded(self, code: InductorCode) -> Callable[..., Any]:
-        """Return what runs code on a list of inputs, which it empties, and whether that is recorded."""
+    def loaded(
+        self, code: InductorCode, kind: Pass = Pass.INFERENCE, static_inputs: Collection[int] = ()
+    ) -> Callable[..., Any]:
+        """Return what runs code on a list of inputs, which it empties, and whether that is recorded.
+
+        Args:
+            code: the code.
+            kind: what it computes.
+            static_inputs: numbers of the inputs that lie in the same place in every step, as weights do.
+        """
         names = self._names(code)
         body = [_noting_makers(each) for each in ast.parse(code.source).body if not _is_given(each, names)]
         module = ast.fix_missing_locations(ast.Module(body=body, type_ignores=[]))
         exec(compile(module, "<code of Inductor>", "exec"), names)  # noqa: S102 - as PyTorch runs it
+        if code.parts:
+            wrap = functools.partial(self._as_graph, kind=kind, static_inputs=static_inputs, code=code)
+            names["recursively_apply_fns"]([functools.partial(wrap, given=given) for given in code.parts])
 
         def run(inputs: list[Any], *, is_recorded: bool) -> Any:
             self._is_recorded = is_recorded
+            if is_recorded and kind is Pass.BACKWARD:
+                self.graphs.note_backward()
             try:
                 return names["call"](inputs)
             finally:
                 self._place.close()
 
         return run
+
+    def _as_graph(
+        self,
+        run: Callable[[list[Any]], Any],
+        *,
+        given: Sequence[int | None],
+        kind: Pass,
+        static_inputs: Collection[int],
+        code: InductorCode,
+    ) -> Callable[[list[Any]], Any]:
+        part = GraphPart(
+            run=run,
+            kind=kind,
+            static_inputs={at for at, number in enumerate(given) if number in static_inputs},
+            changed_inputs=frozenset(at for at, number in enumerate(given) if number in code.changed_inputs),
+        )
+        return lambda inputs: self.graphs.run(part, inputs) if self._is_recorded else run(inputs)
 
     def _names(self, code: InductorCode) -> dict[str, Any]:
         """Return what the code finds under its names."""

@@ -17,8 +17,10 @@ from torch import fx
 from torch._functorch.aot_autograd import aot_function
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext, detect_fake_mode, tracing
+from torch._inductor import config
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.fx_passes.joint_graph import joint_graph_passes
+from torch._inductor.utils import count_tangents
 from torch._inductor.virtualized import V
 from torch.fx import traceback
 from torch.utils import _pytree as pytree
@@ -30,14 +32,15 @@ from memplan.estimators.lowering.card_decompositions import as_on_a_card, as_wri
 from memplan.estimators.lowering.inductor_code import inductor_code
 from memplan.estimators.lowering.padded_products import products_padded
 from memplan.estimators.recorder.capture_context import as_if_compiling, forget_modules, name_modules
-from memplan.estimators.recorder.compiled_calls import UNCOMPILED_NOTE, NotCapturableError, unwatched
+from memplan.estimators.recorder.compiled_calls import REFUSED_NOTE, UNCOMPILED_NOTE, NotCapturableError, unwatched
+from memplan.estimators.recorder.cuda_graphs import Pass
 from memplan.estimators.recorder.dynamo_runs import DynamoRuns, GraphCall
 from memplan.estimators.recorder.function_call import FunctionCall, modules_behind, weights_of
 from memplan.training.sharding import gathers_inside
 from memplan.training.tensors_apart import put_together, taken_apart
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from torch import nn
@@ -73,6 +76,7 @@ class CompiledGraphs:
         operators: takes no part while functions are captured.
         paths: path of the running module.
         card: the card that code is made for.
+        accumulates: whether gradients are added up over several backward passes.
         whole: code that is one graph, and in which order this returns the code's results; None of code that breaks.
             Shared by runs of the same step.
     """
@@ -84,36 +88,51 @@ class CompiledGraphs:
         paths: ModulePaths,
         *,
         card: InductorCard,
+        accumulates: bool,
         whole: dict[Any, tuple[int, ...] | None],
     ) -> None:
         self._runner = runner
         self._operators = operators
         self._paths = paths
         self._card = card
+        self._accumulates = accumulates
         self._whole = whole
         self._known: dict[Any, _Graphs] = {}
         self._dynamo = DynamoRuns(self._run_of_graph, self._reading_code)
         self._modules: tuple[nn.Module, ...] = ()  # of the function that Dynamo runs
+        self._settings: Mapping[str, Any] = {}  # those that the function which is called was compiled with
         self._notes: dict[str, None] = {}
         self.is_capturing = False
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Say so where a graph of a function runs uncompiled."""
-        return tuple(self._notes)
+        """Say so where a graph of a function runs uncompiled, and where PyTorch refuses to run it."""
+        refused = (REFUSED_NOTE,) if self._accumulates and self._runner.graphs.run_backward else ()
+        return (*self._notes, *refused)
 
-    def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return what a compiled function returns.
+    def call(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        settings: Mapping[str, Any],
+    ) -> Any:
+        """Return what a function returns that was compiled with settings of Inductor.
 
         Raises:
             NotCapturableError: it cannot be turned into graphs.
         """
+        self._runner.graphs.note_call()
+        with replaced(self, "_settings", settings), config.patch(dict(settings)):
+            return self._result_of(function, args, kwargs)
+
+    def _result_of(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         modules = modules_behind(function, pytree.tree_leaves((args, kwargs)))
         if any(gathers_inside(each, function) for each in modules):
             return self._run_by_dynamo(modules, function, args, kwargs)
         call = FunctionCall(function, args, kwargs)
         try:
-            graphs = self._known.get(call.key)
+            graphs = self._known.get((call.key, *self._settings.items()))
         except TypeError as error:
             raise NotCapturableError(f"it is given what cannot be compared: {error}") from error
         if graphs is None:
@@ -121,7 +140,8 @@ class CompiledGraphs:
             if order is None:
                 return self._run_by_dynamo(modules, function, args, kwargs)
             described = functools.partial(as_if_compiling, self._paths)
-            graphs = self._known[call.key] = self._captured(call, described, order=order)
+            graphs = self._captured(call, described, order=order)
+            self._known[call.key, *self._settings.items()] = graphs
         return graphs.result_of(call.tensors)
 
     def forget(self) -> None:
@@ -192,11 +212,12 @@ class CompiledGraphs:
             rests.append(rest)
             return results if order is None else tuple(results[number] for number in order)
 
+        lowered = functools.partial(self._lowered, weight_count=call.weight_count, settings=self._settings)
         run = aot_function(
             flat,
-            fw_compiler=self._lowered,
-            bw_compiler=functools.partial(self._lowered, is_backward=True),
-            inference_compiler=functools.partial(self._lowered_inference, weight_count=call.weight_count),
+            fw_compiler=functools.partial(lowered, kind=Pass.FORWARD),
+            bw_compiler=functools.partial(lowered, kind=Pass.BACKWARD),
+            inference_compiler=functools.partial(self._lowered_inference, lowered, weight_count=call.weight_count),
             partition_fn=functools.partial(self._partitioned, weight_count=call.weight_count),
             decompositions=select_decomp_table(),
             num_params_buffers=call.weight_count,
@@ -225,23 +246,38 @@ class CompiledGraphs:
         forget_modules(parts[1])
         return parts
 
+    @staticmethod
     def _lowered_inference(
-        self, gm: fx.GraphModule, example_inputs: Sequence[Any], *, weight_count: int
+        lowered: Callable[..., Callable[[list[Any]], Any]],
+        gm: fx.GraphModule,
+        example_inputs: Sequence[Any],
+        *,
+        weight_count: int,
     ) -> Callable[[list[Any]], Any]:
         _rewrite(gm, weight_count)
-        return self._lowered(gm, example_inputs, is_inference=True)
+        return lowered(gm, example_inputs, kind=Pass.INFERENCE)
 
     def _lowered(
         self,
         gm: fx.GraphModule,
         example_inputs: Sequence[Any],
         *,
-        is_inference: bool = False,
-        is_backward: bool = False,
+        kind: Pass,
+        weight_count: int,
+        settings: Mapping[str, Any],
     ) -> Callable[[list[Any]], Any]:
+        is_backward = kind is Pass.BACKWARD
+        static_count = count_tangents(gm) if is_backward else weight_count  # of a backward pass: what it was kept
         with as_written():
-            code = inductor_code(gm, example_inputs, self._card, is_inference=is_inference, is_backward=is_backward)
-        run_code = self._runner.loaded(code)
+            code = inductor_code(
+                gm,
+                example_inputs,
+                self._card,
+                is_inference=kind is Pass.INFERENCE,
+                is_backward=is_backward,
+                settings=settings,
+            )
+        run_code = self._runner.loaded(code, kind, range(static_count))
 
         def run(inputs: list[Any]) -> Any:
             return run_code(inputs, is_recorded=not self.is_capturing)

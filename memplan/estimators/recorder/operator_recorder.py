@@ -110,7 +110,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         self._paused = False
         self._is_set_aside = False
         self._pending: _PendingReuse | None = None
-        self._kept_workspaces: set[tuple[bool, int, str]] = set()  # backward pass's thread or not, stream, and library
+        self._kept_workspaces: dict[tuple[bool, int, str], int] = {}  # by backward pass or not, stream, library
         self._formulas = InPlaceFormulas()
         self._outside = OutsideTensors(ledger, host_copies, fakes)
 
@@ -121,6 +121,11 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
     def set_aside(self) -> AbstractContextManager[None]:
         """Take no part in what runs while the context is open, where other modes trace it."""
         return replaced(self, "_is_set_aside", True)
+
+    def free_workspaces(self) -> None:
+        """Free what products keep, in all threads and for all streams (``_cuda_clearCublasWorkspaces``)."""
+        self._free(self._kept_workspaces.values())
+        self._kept_workspaces.clear()
 
     @contextmanager
     def paused_for_whole_shapes(self) -> Iterator[None]:
@@ -325,7 +330,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
             workspace.size_bytes, Component.WORKSPACES, module=module, operator="cuBLAS workspace"
         )
         if workspace.is_kept:
-            self._kept_workspaces.add(kept)
+            self._kept_workspaces[kept] = taken
         else:
             self._recording.free(taken)
 

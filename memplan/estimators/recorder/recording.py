@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Any
 
-from memplan.estimators.absent_card.card_streams import current_stream, default_stream
+from memplan.estimators.absent_card.card_streams import GraphStream, current_stream, default_stream
 from memplan.estimators.step_trace import PHASES
 from memplan.estimators.temporaries.timed_copies import TimedCopy
 from memplan.results import Component, Phase
 
 if TYPE_CHECKING:
+    from memplan.estimators.absent_card.card_streams import StandInStream
     from memplan.estimators.temporaries.convolutions import Convolution
     from memplan.estimators.temporaries.ruled_blocks import RuledBlock
 
@@ -38,7 +39,8 @@ class Recording:
         operator_names: index of each operator name.
         stream_numbers: number of each stream.
         step_starts: index of each optimizer step's first event.
-        cache_returns: index of each event before which cached memory is returned to the driver.
+        cache_returns: index of each event before which the step returns cached memory to the driver.
+        graph_returns: index of each event before which that is done once, to record a CUDA graph.
         phase: the current phase of the step.
     """
 
@@ -57,6 +59,7 @@ class Recording:
     stream_numbers: dict[Any, int] = field(default_factory=lambda: {default_stream(): 0})
     step_starts: list[int] = field(default_factory=list)
     cache_returns: list[int] = field(default_factory=list)
+    graph_returns: list[int] = field(default_factory=list)
     phase: Phase = Phase.SETUP
 
     def allocate(
@@ -98,7 +101,7 @@ class Recording:
         del self.event_phases[-1]
         self.event_phases.insert(start, PHASES.index(Phase.SETUP))
         self.step_starts = [each + 1 for each in self.step_starts]
-        self.cache_returns = [each + (each >= start) for each in self.cache_returns]
+        self._shift_returns(after=start - 1, by=1)
 
     def allocate_again(self, block: int, size_bytes: int) -> int:
         """Record a new block for what an older one held, and return its number."""
@@ -109,7 +112,11 @@ class Recording:
 
     def stream_number(self) -> int:
         """Return the number of the stream that blocks are made on now; 0 is the default stream."""
-        return self.stream_numbers.setdefault(current_stream(), len(self.stream_numbers))
+        return self.number_of(current_stream())
+
+    def number_of(self, stream: StandInStream) -> int:
+        """Return the number of a stream."""
+        return self.stream_numbers.setdefault(stream, len(self.stream_numbers))
 
     def duplicate_block(self, block: int) -> int:
         """Add a copy of a block, without an event, and return its number; a copy for a timing is then like others."""
@@ -129,8 +136,12 @@ class Recording:
         self._event(block, allocates=False)
 
     def return_cache(self) -> None:
-        """Record that cached memory is returned to the driver."""
+        """Record that the step returns cached memory to the driver."""
         self.cache_returns.append(len(self.event_blocks))
+
+    def return_cache_for_graph(self) -> None:
+        """Record that cached memory is returned to the driver once, because a CUDA graph is recorded next."""
+        self.graph_returns.append(len(self.event_blocks))
 
     def attribute(self, block: int, component: Component, *, module: str) -> None:
         """Set what a block holds, and for which module."""
@@ -146,7 +157,7 @@ class Recording:
             number, allocates = self.event_blocks[event], self.event_allocates[event]
             if (number == reused and not allocates) or number == block:
                 del self.event_blocks[event], self.event_allocates[event], self.event_phases[event]
-                self.cache_returns = [each - (each > event) for each in self.cache_returns]
+                self._shift_returns(after=event, by=-1)
             elif number > block:
                 self.event_blocks[event] -= 1
             if number == block and allocates:
@@ -155,6 +166,11 @@ class Recording:
             self.components[reused], self.modules[reused] = self.components[block], self.modules[block]
         for of_blocks in self._of_blocks:
             del of_blocks[block]
+
+    @property
+    def graph_streams(self) -> frozenset[int]:
+        """Numbers of the streams on which CUDA graphs are recorded."""
+        return frozenset(number for stream, number in self.stream_numbers.items() if isinstance(stream, GraphStream))
 
     @property
     def peak_bytes(self) -> int:
@@ -171,7 +187,8 @@ class Recording:
         Torch frees autocast's casts of the weights in the order of a hash table of addresses, which differs between
         runs. The order makes no difference to either allocator, because adjacent free blocks are merged.
         """
-        returned = (bisect(self.cache_returns, event) for event in range(len(self.event_blocks)))
+        returns = sorted((*self.cache_returns, *self.graph_returns))
+        returned = (bisect(returns, event) for event in range(len(self.event_blocks)))
         kinds = zip(self.event_allocates, self.event_phases, returned, strict=True)
         begin = 0
         for (allocates, *_), alike in groupby(kinds):
@@ -179,6 +196,11 @@ class Recording:
             if not allocates:
                 self.event_blocks[begin:end] = sorted(self.event_blocks[begin:end])
             begin = end
+
+    def _shift_returns(self, *, after: int, by: int) -> None:
+        """Move returns of cached memory whose event comes after another one."""
+        self.cache_returns = [each + by * (each > after) for each in self.cache_returns]
+        self.graph_returns = [each + by * (each > after) for each in self.graph_returns]
 
     @property
     def _of_blocks(self) -> tuple[list[Any], ...]:

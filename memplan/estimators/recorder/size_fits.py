@@ -122,10 +122,11 @@ def _timeline(recording: Recording, terms: npt.NDArray[np.float64]) -> Timeline:
         modules=np.array(recording.modules, dtype=np.int32),
         operators=np.array(recording.operators, dtype=np.int32),
         side_streams={block: stream for block, stream in enumerate(recording.streams) if stream},
+        graph_streams=recording.graph_streams,
         module_names=tuple(recording.module_names),
         operator_names=tuple(recording.operator_names),
         workspaces=workspaces_as_traced(recording),
-        cache_returns=np.unique(np.array(recording.cache_returns, dtype=np.int32)),
+        cache_returns=np.unique(np.array([*recording.cache_returns, *recording.graph_returns], dtype=np.int32)),
         timed_copies=timed_copies(recording),
     )
 

@@ -221,7 +221,8 @@ class StepRecorder:
         from memplan.estimators.recorder.compiled_graphs import CompiledGraphs  # noqa: PLC0415 - likewise
 
         runner = CodeRunner(recording, operators, ledger, paths, cache_bytes=card.cache_bytes)
-        return CompiledGraphs(runner, operators, paths, card=card, whole=self.whole_code)
+        accumulates = self.recipe.accumulation_steps > 1
+        return CompiledGraphs(runner, operators, paths, card=card, accumulates=accumulates, whole=self.whole_code)
 
     def _model_of_run(self, fakes: TraceFakeMode | None) -> nn.Module:
         """Copy the model, so that the next run starts from the same state."""

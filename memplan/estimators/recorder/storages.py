@@ -106,6 +106,18 @@ class StorageLedger:
         else:
             self._emptied[identity] = block
 
+    def free_on(self, stream: int) -> None:
+        """Free all that was made on a stream, though tensors may still hold it."""
+        for identity, block in [*self._blocks.items()]:
+            if self._recording.streams[block] == stream:
+                del self._blocks[identity]
+                self._live.discard(block)
+                self._recording.free(block)
+
+    def holds_any_on(self, stream: int) -> bool:
+        """Whether anything that was made on a stream is not freed."""
+        return any(self._recording.streams[block] == stream for block in self._live)
+
     def reuse_block(self, storage: torch.UntypedStorage, freed_block: int) -> None:
         """Move the last tracked storage into a block that was freed right after it was made.
 

@@ -14,7 +14,7 @@ from memplan.estimators.allocators.caching_allocator import AllocatorPeaks, repl
 from memplan.units import KIB, MIB
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 MAX_SPLIT = AllocatorConfig.parse("max_split_size_mb:64")
 
@@ -24,6 +24,8 @@ def run(
     config: AllocatorConfig | None = None,
     limit_bytes: int | None = None,
     side_streams: Mapping[str, int] = MappingProxyType({}),
+    graph_streams: Collection[int] = (),
+    cache_returns: Collection[int] = (),
 ):
     """Replay ``(name, bytes)`` pairs; 0 bytes frees the block of that name."""
     names = sorted({name for name, _ in events})
@@ -33,6 +35,8 @@ def run(
         config=config or AllocatorConfig(),
         limit_bytes=limit_bytes,
         side_streams={names.index(name): stream for name, stream in side_streams.items()},
+        graph_streams=graph_streams,
+        cache_returns=cache_returns,
     )
 
 
@@ -74,6 +78,22 @@ def test_a_block_is_used_again_on_its_own_stream_only(size: int, segment: int, c
 def test_under_a_limit_what_other_streams_cache_is_returned() -> None:
     peaks = run(("a", 20 * MIB), ("a", 0), ("b", 20 * MIB), limit_bytes=30 * MIB, side_streams={"a": 1})
     assert (peaks.peak_reserved_bytes, peaks.alloc_retries, peaks.ran_out_at) == (20 * MIB, 1, None)
+
+
+@pytest.mark.parametrize("config", [AllocatorConfig(), EXPANDABLE], ids=["segments", "expandable"])
+def test_what_a_cuda_graph_took_is_not_returned(config: AllocatorConfig) -> None:
+    events = (("a", 20 * MIB), ("a", 0), ("b", 20 * MIB))
+    of_stream = run(*events, config=config, side_streams={"a": 1}, cache_returns=[2])
+    of_graph = run(*events, config=config, side_streams={"a": 1}, cache_returns=[2], graph_streams=[1])
+    assert (of_stream.peak_reserved_bytes, of_graph.peak_reserved_bytes) == (20 * MIB, 40 * MIB)
+    full = run(*events, config=config, side_streams={"a": 1}, graph_streams=[1], limit_bytes=30 * MIB)
+    assert (full.alloc_retries, full.ran_out_at) == (1, 2)
+
+
+def test_nothing_is_returned_for_what_a_cuda_graph_asks_for() -> None:
+    events = (("a", 20 * MIB), ("a", 0), ("b", 20 * MIB))
+    full = run(*events, side_streams={"b": 1}, graph_streams=[1], limit_bytes=30 * MIB)
+    assert (full.peak_reserved_bytes, full.alloc_retries, full.ran_out_at) == (20 * MIB, 0, 2)
 
 
 def test_requests_between_1_and_10_mib_share_a_20_mib_segment() -> None:

@@ -21,7 +21,7 @@ from memplan.estimators.recorder.compiled_calls import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")  # of what compile imports
 
@@ -49,10 +49,18 @@ class _Graphs:
     def __init__(self, *, captures: bool = True) -> None:
         self._captures = captures
         self.calls = 0
+        self.settings: Mapping[str, Any] = {}
         self.is_forgotten = False
 
-    def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        settings: Mapping[str, Any],
+    ) -> Any:
         self.calls += 1
+        self.settings = settings
         if not self._captures:
             raise NotCapturableError("it reads a value")
         return function(*args, **kwargs) + 1
@@ -93,6 +101,27 @@ def test_compiled_functions_and_modules_run_as_graphs() -> None:
         assert identity(torch.ones(())) == 2
         assert stack(torch.ones(())) == 2
     assert calls.notes == (GRAPHS_NOTE, *_Graphs.notes)
+
+
+@pytest.mark.parametrize(
+    ("options", "settings"),
+    [
+        ({}, {}),
+        ({"mode": "reduce-overhead"}, {"triton.cudagraphs": True}),
+        (
+            {"options": {"triton.cudagraphs": True, "shape_padding": False}},
+            {"triton.cudagraphs": True, "shape_padding": False},
+        ),
+    ],
+)
+def test_graphs_are_made_with_the_settings_that_the_function_was_compiled_with(
+    options: dict[str, Any], settings: dict[str, Any]
+) -> None:
+    doubled = torch.compile(lambda tensor: 2 * tensor, **options)
+    graphs = _Graphs()
+    with _calls(graphs).watched():
+        doubled(torch.ones(()))
+    assert graphs.settings == settings
 
 
 def test_a_function_that_cannot_be_captured_runs_as_it_is_and_is_not_tried_again() -> None:

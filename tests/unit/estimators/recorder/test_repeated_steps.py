@@ -58,6 +58,13 @@ def test_what_was_cached_is_returned_in_the_repeated_step_as_in_the_last() -> No
     assert sorted(recording.cache_returns) == [1, 5, 7, 9, 11]
 
 
+def test_a_cuda_graph_that_was_recorded_in_the_last_step_is_replayed_in_the_repeated_one() -> None:
+    recording = of_two_steps(WORST)
+    recording.graph_returns.append(7)
+    repeat_last_step(recording)
+    assert fit_timeline([recording]).cache_returns.tolist() == [7]
+
+
 def test_a_step_that_leaves_more_than_it_found_is_not_repeated() -> None:
     recording = of_two_steps(WORST)
     made(recording, MIB)
