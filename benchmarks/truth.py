@@ -133,7 +133,7 @@ def brought_to_card(case: Case, model: torch.nn.Module) -> torch.optim.Optimizer
     if case.channels_last:
         model.to(memory_format=torch.channels_last)
     if case.compiled:
-        model.compile()
+        model.compile(mode="reduce-overhead" if case.cuda_graphs else None)
     return OPTIMIZERS[case.optimizer](each for each in model.parameters() if each.requires_grad)
 
 

@@ -34,6 +34,7 @@ class Case:
         channels_last: whether the model and its images use that memory format.
         replicas: over how many FSDP shards the model, of which one runs; 1 leaves it whole.
         compiled: whether ``torch.compile`` makes the model's kernels.
+        cuda_graphs: whether what it compiles is recorded as CUDA graphs.
         grad_clip_norm: largest gradient norm; None where gradients are not clipped.
         cap_bytes: what the allocator may hold; None for the whole card.
         allocator_settings: ``PYTORCH_CUDA_ALLOC_CONF``; None for the defaults.
@@ -51,6 +52,7 @@ class Case:
     channels_last: bool = False
     replicas: int = 1
     compiled: bool = False
+    cuda_graphs: bool = False
     grad_clip_norm: float | None = None
     cap_bytes: int | None = None
     allocator_settings: str | None = None
@@ -60,11 +62,15 @@ class Case:
     def key(self) -> str:
         """Short name that stays the same as long as the case does."""
         described = repr(self)
-        for default in ("replicas=1", "compiled=False"):  # records name cases from before there were others
+        for default in (
+            "replicas=1",
+            "compiled=False",
+            "cuda_graphs=False",
+        ):  # records name cases from before there were others
             described = described.replace(f", {default},", ",")
         digest = hashlib.sha256(described.encode()).hexdigest()[:8]
-        optimizer = f"{self.optimizer}-compiled" if self.compiled else self.optimizer
-        return f"{self.model}-{self.precision}-{optimizer}-b{self.micro_batch_size}-{digest}"
+        compiled = ("-compiled" if self.compiled else "") + ("-graphs" if self.cuda_graphs else "")
+        return f"{self.model}-{self.precision}-{self.optimizer}{compiled}-b{self.micro_batch_size}-{digest}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,6 +227,7 @@ _COMPILED = (
     *("resnet18", "resnet50", "convnext-tiny", "mobilenetv3", "unet", "vit-small", "swin-tiny"),
     *("bert-base", "gpt2", "llama-160m", "t5-small"),
 )
+_IN_GRAPHS = ("resnet18", "convnext-tiny", "vit-small", "bert-base", "gpt2", "llama-160m")
 _EXPANDABLE = ("resnet50", "gpt2", "swin-tiny", "unet")
 _HISTORIES = {
     ("resnet50", "fp32"), ("resnet50", "bf16"), ("unet", "fp32"), ("vit-base", "fp32"), ("vit-base", "bf16"),
@@ -279,6 +286,7 @@ def _variations() -> Iterator[Case]:
     yield from (_at(m, precision="bf16", compiled=True) for m in _COMPILED)
     yield from (_at(m, compiled=True) for m in ("resnet18", "gpt2", "vit-small"))
     yield from (_at(m, precision="bf16", compiled=True, activation_checkpointing=True) for m in ("gpt2", "llama-160m"))
+    yield from (_at(m, precision="bf16", compiled=True, cuda_graphs=True) for m in _IN_GRAPHS)
 
 
 def _at(name: str, **settings: Any) -> Case:

@@ -106,7 +106,7 @@ def workload_of(case: Case) -> Workload:
 def _model(case: Case, make: Callable[[], nn.Module]) -> nn.Module:
     model = in_benchmark_mode(make) if case.cudnn_benchmark else make()
     if case.compiled:
-        model.compile()
+        model.compile(mode="reduce-overhead" if case.cuda_graphs else None)
     return model
 
 

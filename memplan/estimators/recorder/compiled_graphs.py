@@ -132,7 +132,7 @@ class CompiledGraphs:
             return self._run_by_dynamo(modules, function, args, kwargs)
         call = FunctionCall(function, args, kwargs)
         try:
-            graphs = self._known.get((call.key, *self._settings.items()))
+            graphs = self._known.get(self._key_of(call))
         except TypeError as error:
             raise NotCapturableError(f"it is given what cannot be compared: {error}") from error
         if graphs is None:
@@ -141,7 +141,7 @@ class CompiledGraphs:
                 return self._run_by_dynamo(modules, function, args, kwargs)
             described = functools.partial(as_if_compiling, self._paths)
             graphs = self._captured(call, described, order=order)
-            self._known[call.key, *self._settings.items()] = graphs
+            self._known[self._key_of(call)] = graphs
         return graphs.result_of(call.tensors)
 
     def forget(self) -> None:
@@ -180,14 +180,18 @@ class CompiledGraphs:
         """Return what runs one of Dynamo's graphs as compiled, or uncompiled where that fails."""
         name_modules(graph, self._paths)
         call = GraphCall(graph, inputs, {id(each) for each in weights_of(self._modules)})
-        graphs = self._known.get(call.key)
+        graphs = self._known.get(self._key_of(call))
         if graphs is None:
             try:
-                graphs = self._known[call.key] = self._captured(call, traceback.preserve_node_meta, order=None)
+                graphs = self._captured(call, traceback.preserve_node_meta, order=None)
             except NotCapturableError:
                 self._notes[UNCOMPILED_NOTE] = None
                 return graph
+            self._known[self._key_of(call)] = graphs
         return functools.partial(_run_in_order, graphs, call.order)
+
+    def _key_of(self, call: FunctionCall | GraphCall) -> Any:
+        return call.key, repr(self._settings)
 
     def _captured(
         self,

@@ -53,7 +53,8 @@ def test_a_name_changes_with_the_case_and_with_nothing_else(cases: ModuleType) -
     assert case.key == cases.Case(model="unet", micro_batch_size=8).key
     assert case.key != cases.Case(model="unet", micro_batch_size=8, cudnn_benchmark=True).key
     assert case.key != cases.Case(model="unet", micro_batch_size=8, replicas=8).key
-    assert case.key != cases.Case(model="unet", micro_batch_size=8, compiled=True).key
+    compiled = cases.Case(model="unet", micro_batch_size=8, compiled=True)
+    assert len({case.key, compiled.key, dataclasses.replace(compiled, cuda_graphs=True).key}) == 3
 
 
 def test_events_are_kept_with_addresses_numbered_in_the_order_they_come(truth: ModuleType) -> None:
