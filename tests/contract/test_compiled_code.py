@@ -412,13 +412,13 @@ def test_cuda_graphs_keep_the_memory_of_both_passes_and_copy_the_batch_from_the_
     (timeline,) = trace.timelines
     (stream,) = timeline.graph_streams
     assert trace.notes == (GRAPHS_NOTE,)
-    assert kept_rows(trace) == pytest.approx(1, abs=0.01)
     operators = np.array(timeline.operator_names)[timeline.operators]
     sizes = timeline.block_bytes(SAMPLES)
     copies = np.flatnonzero(operators == "inputs of a CUDA graph")
     assert {timeline.side_streams[block] for block in copies.tolist()} == {stream}
+    assert {*timeline.steps[[*timeline.side_streams]].tolist()} == {0, 1}  # the third replays
     rows = SAMPLES * ROW_BYTES
-    assert timeline.steps[copies][sizes[copies] == rows].tolist() == [1, 1, 2, 2]  # the batch, and the loss's gradient
+    assert timeline.steps[copies][sizes[copies] == rows].tolist() == [1, 1]  # the batch, and the loss's gradient
     # an empty graph before the first step's, and in the second one of each pass
     assert np.searchsorted(timeline.step_starts, timeline.cache_returns, side="right").tolist() == [1, 2, 2]
 

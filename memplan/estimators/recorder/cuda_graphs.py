@@ -137,8 +137,8 @@ class CudaGraphs:
         component = Component.TEMPORARIES if part.kind is Pass.BACKWARD else Component.INPUTS
         with self._operators.paused():
             copies = [_empty_like(inputs[number]) for number in copied]
+        self._ledger.track_all(copies, component, module="", operator="inputs of a CUDA graph")
         for number, copy in zip(copied, copies, strict=True):
-            self._ledger.track(copy, component, module="", operator="inputs of a CUDA graph")
             inputs[number] = copy
 
 

@@ -8,6 +8,7 @@ worst.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -35,33 +36,46 @@ _QUANTILES = 1001
 def repeat_last_step(recording: Recording) -> None:
     """Append a copy of the last step, with new blocks.
 
-    Blocks of the step before that the last step freed correspond to blocks that the last step left. Nothing is appended
-    where these differ, because no copy could free them.
+    Blocks of the step before that the last step freed correspond to blocks that the last step left. Those that it did
+    not leave again are not there to be freed: evaluation in CUDA graphs frees the gradients of the step before it.
+    Nothing is appended where the last step left others, because no copy could free them. CUDA graphs are replayed:
+    their blocks are where they were when they were recorded.
     """
-    successors = _successors(recording)
-    if successors is None:
+    found, left = _handed_on(recording)
+    successors = _paired(recording, found, left)
+    if len(successors) < len(left):
         return
     begin, end = recording.step_starts[-1], len(recording.event_blocks)
+    graph_streams = recording.graph_streams
     recording.step_starts.append(end)
-    recording.cache_returns += [each + end - begin for each in recording.cache_returns if begin <= each < end]
+    returns = {each for each in recording.cache_returns if begin <= each < end}
     for event in range(begin, end):
         block = recording.event_blocks[event]
-        if recording.event_allocates[event]:
+        if event in returns:
+            recording.return_cache()
+        if recording.event_allocates[event] and recording.streams[block] not in graph_streams:
             successors[block] = recording.duplicate_block(block)
+        if block not in successors:
+            continue
         recording.event_blocks.append(successors[block])
         recording.event_allocates.append(recording.event_allocates[event])
         recording.event_phases.append(recording.event_phases[event])
 
 
-def _successors(recording: Recording) -> dict[int, int] | None:
-    """Return what the last step leaves in the place of each block of the step before that it frees."""
+def _handed_on(recording: Recording) -> tuple[list[int], list[int]]:
+    """Return the blocks of the step before that the last step frees, and those that it leaves."""
     begin, end = recording.step_starts[-1], len(recording.event_blocks)
     made = {recording.event_blocks[each] for each in range(begin, end) if recording.event_allocates[each]}
     freed = {recording.event_blocks[each] for each in range(begin, end) if not recording.event_allocates[each]}
-    found, left = sorted(freed - made), sorted(made - freed)
-    if [_kind(recording, block) for block in found] != [_kind(recording, block) for block in left]:
-        return None
-    return dict(zip(found, left, strict=True))
+    return sorted(freed - made), sorted(made - freed)
+
+
+def _paired(recording: Recording, found: Sequence[int], left: Sequence[int]) -> dict[int, int]:
+    """Return for each block that was found the one of its kind that is left in its place, if there is one."""
+    of_kinds: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for block in reversed(left):
+        of_kinds[_kind(recording, block)].append(block)
+    return {block: of_kind.pop() for block in found if (of_kind := of_kinds[_kind(recording, block)])}
 
 
 def drawn_batches(
@@ -79,10 +93,11 @@ def drawn_batches(
         typical: a run of the same structure and micro-batch size on a typical batch.
         sample_sizes: how large samples are, in any unit.
     """
-    successors = _successors(worst)
+    found, left = _handed_on(worst)
+    successors = _paired(worst, found, left)
     share = _share_of_inputs(typical, worst)
     largest = max(sample_sizes, default=0)
-    if successors is None or not 0 < share < _ALIKE or not largest > 0:
+    if not len(found) == len(successors) == len(left) or not 0 < share < _ALIKE or not largest > 0:
         return None
     shares = np.clip(_block_shares(worst, typical), share**2, 1.0)
     is_square = shares < share**_NEARLY_SQUARE

@@ -108,6 +108,14 @@ def test_weights_are_read_where_they_are(recorder: Recorder) -> None:
     assert recorder.told() == "| +32* -32*"
 
 
+def test_all_inputs_are_copied_before_any_is_given_up(recorder: Recorder) -> None:
+    part = GraphPart(run=list.clear, kind=Pass.BACKWARD, static_inputs=(), changed_inputs=frozenset())
+    for told in ("+16 +16 | -16 -16", "+16 +16 +16* +16* -16 -16 | -16* -16*"):
+        recorder.graphs.note_call()
+        recorder.graphs.run(part, [recorder.given(), recorder.given()])
+        assert recorder.told() == told
+
+
 def test_what_a_graph_of_the_same_step_made_is_read_where_it_is(recorder: Recorder) -> None:
     first, second, given = recorder.part(), recorder.part(run=lambda _: torch.ones(8)), recorder.given()
     for told in ("+16 | +32* +8* -32* -8*", "+16* | +32* -16* | +8* -32* -8*", "+16* +32* -16* +8* -32* -8*"):

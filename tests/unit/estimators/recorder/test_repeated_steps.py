@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from memplan.estimators.absent_card.card_streams import GraphStream, entered
 from memplan.estimators.allocators.caching_allocator import replay
 from memplan.estimators.recorder.recording import Recording
 from memplan.estimators.recorder.repeated_steps import interleave_typical_steps, repeat_last_step
@@ -11,6 +12,7 @@ from memplan.estimators.recorder.size_fits import fit_timeline
 from memplan.results import Component
 from memplan.units import MIB
 
+GRAPHS = GraphStream()
 TYPICAL, WORST = 24 * MIB, 32 * MIB
 
 
@@ -63,6 +65,32 @@ def test_a_cuda_graph_that_was_recorded_in_the_last_step_is_replayed_in_the_repe
     recording.graph_returns.append(7)
     repeat_last_step(recording)
     assert fit_timeline([recording]).cache_returns.tolist() == [7]
+
+
+def test_what_cuda_graphs_took_in_the_last_step_is_not_taken_again_where_they_are_replayed() -> None:
+    recording = Recording(micro_batch_size=2)
+    gradient = None
+    for _ in range(2):
+        recording.step_starts.append(len(recording.event_blocks))
+        if gradient is not None:
+            recording.free(gradient)
+        with entered(GRAPHS):
+            activation, gradient = made(recording, WORST), made(recording, 2 * MIB)
+        loss = made(recording, MIB)
+        recording.free(loss)
+        recording.free(activation)
+    for told_of_copy in (["-2", "+1", "-1"], ["+1", "-1"]):
+        before = len(told(recording))
+        repeat_last_step(recording)
+        assert told(recording)[before:] == told_of_copy
+
+
+def test_what_a_step_found_and_did_not_leave_is_not_freed_in_the_repeated_one() -> None:
+    recording = of_two_steps(WORST)
+    recording.free(recording.event_blocks[-2])  # the second gradient
+    assert told(recording)[5:] == ["-2", "+32", "+2", "-32", "-2"]
+    repeat_last_step(recording)
+    assert told(recording)[10:] == ["+32", "+2", "-32", "-2"]
 
 
 def test_a_step_that_leaves_more_than_it_found_is_not_repeated() -> None:
