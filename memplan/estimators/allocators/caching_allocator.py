@@ -122,14 +122,6 @@ class CachingAllocator:
         """Take a block back; nothing is returned to the driver."""
         self.pools(stream)[size > SMALL_REQUEST_UNITS].put(address, size)
 
-    def is_small(self, address: int) -> bool:
-        """Whether an address belongs to a pool of requests up to 1 MiB."""
-        return address // POOL_UNITS % 2 == 0
-
-    def stream_of(self, address: int) -> int:
-        """Return the stream that an address belongs to."""
-        return address // (2 * POOL_UNITS)
-
     def release_cached(self) -> None:
         """Return all that is free and whole, as ``torch.cuda.empty_cache`` does."""
         for stream, (small, large) in self._pools.items():
@@ -258,6 +250,16 @@ def _releasing(
         if index in returns:
             allocator.release_cached()
         yield index, event
+
+
+def is_small(address: int) -> bool:
+    """Whether an address, in units of 512 bytes, belongs to a pool of requests up to 1 MiB."""
+    return address // POOL_UNITS % 2 == 0
+
+
+def stream_of(address: int) -> int:
+    """Return the stream that an address, in units of 512 bytes, belongs to."""
+    return address // (2 * POOL_UNITS)
 
 
 def rounded_units(requests: npt.NDArray[np.int64], config: AllocatorConfig) -> list[int]:

@@ -18,6 +18,8 @@ from memplan.estimators.allocators.caching_allocator import (
     DEFAULT_STREAM,
     NO_SIDE_STREAMS,
     CachingAllocator,
+    is_small,
+    stream_of,
 )
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
     from memplan.estimators.allocators.allocator_config import AllocatorConfig
 
-_POOL = (0, 0)
+_POOL, _POOL_OF_GRAPHS = (0, 0), (0, 1)
 _PICKLE_PROTOCOL = 4  # what the visualiser in the browser can read
 
 
@@ -60,19 +62,19 @@ def predicted_snapshot(
     Raises:
         TraceError: a block is freed that is not allocated.
     """
-    recorder = _Recorder()
+    recorder = _Recorder(graph_streams=graph_streams)
     allocator = CachingAllocator(config, listener=recorder.note_segment, graph_streams=graph_streams)
     for recorder.event, (block, size_bytes) in enumerate(zip(block_ids, sizes, strict=True)):
-        recorder.stream = side_streams.get(block, DEFAULT_STREAM)
         recorder.frames = [{"filename": "", "line": 0, "name": label} for label in labels[block]]
         if recorder.event in cache_returns:
             allocator.release_cached()
         if not size_bytes:
             recorder.free(allocator, block)
         else:
-            recorder.allocate(allocator, block, size_bytes, config.rounded_bytes(size_bytes))
+            stream = side_streams.get(block, DEFAULT_STREAM)
+            recorder.allocate(allocator, stream, block, size_bytes, config.rounded_bytes(size_bytes))
     return {
-        "segments": list(recorder.segments(allocator, is_expandable=config.expandable_segments)),
+        "segments": list(recorder.segments(is_expandable=config.expandable_segments)),
         "device_traces": [recorder.entries],
         "allocator_settings": {"expandable_segments": config.expandable_segments},
         "external_annotations": [],
@@ -87,46 +89,45 @@ class _Held:
     size: int
     requested_bytes: int
     frames: list[dict[str, Any]]
-    stream: int
 
 
 @dataclass(slots=True)
 class _Recorder:
     """Turns what the allocator does into entries of a trace, and remembers what it holds."""
 
+    graph_streams: Collection[int]
     event: int = 0
-    stream: int = DEFAULT_STREAM
     frames: list[dict[str, Any]] = field(default_factory=list)
     entries: list[dict[str, Any]] = field(default_factory=list)
     _live: dict[int, _Held] = field(default_factory=dict)
     _ranges: list[tuple[int, int]] = field(default_factory=list)  # held from the driver, [begin, end) in units
 
-    def allocate(self, allocator: CachingAllocator, block: int, size_bytes: int, rounded_bytes: int) -> None:
-        found = allocator.allocate(rounded_bytes // UNIT_BYTES, self.stream)
+    def allocate(
+        self, allocator: CachingAllocator, stream: int, block: int, size_bytes: int, rounded_bytes: int
+    ) -> None:
+        found = allocator.allocate(rounded_bytes // UNIT_BYTES, stream)
         if found is None:
             raise AssertionError("an allocator without a limit refuses nothing")
-        held = _Held(
-            address=found[0], size=found[1], requested_bytes=size_bytes, frames=self.frames, stream=self.stream
-        )
-        self._live[block] = held
-        self._note("alloc", size_bytes, addr=held.address * UNIT_BYTES)
+        address, size = found
+        self._live[block] = _Held(address=address, size=size, requested_bytes=size_bytes, frames=self.frames)
+        self._note("alloc", address, size_bytes)
 
     def free(self, allocator: CachingAllocator, block: int) -> None:
         held = self._live.pop(block, None)
         if held is None:
             raise TraceError(f"event {self.event} frees block {block}, which is not allocated")
-        allocator.free(held.address, held.size, held.stream)
+        allocator.free(held.address, held.size, stream_of(held.address))
         for action in ("free_requested", "free_completed"):
-            self._note(action, held.requested_bytes, addr=held.address * UNIT_BYTES)
+            self._note(action, held.address, held.requested_bytes)
 
     def note_segment(self, action: str, address: int, size: int) -> None:
-        self._note(action, size * UNIT_BYTES, addr=address * UNIT_BYTES)
+        self._note(action, address, size * UNIT_BYTES)
         if action in ("segment_alloc", "segment_map"):
             self._ranges = _joined([*self._ranges, (address, address + size)])
         else:
             self._ranges = _without(self._ranges, address, address + size)
 
-    def segments(self, allocator: CachingAllocator, *, is_expandable: bool) -> Iterator[dict[str, Any]]:
+    def segments(self, *, is_expandable: bool) -> Iterator[dict[str, Any]]:
         """Describe what is held now, segment by segment."""
         live = sorted(self._live.values(), key=lambda held: held.address)
         for begin, end in self._ranges:
@@ -139,22 +140,25 @@ class _Recorder:
                 "allocated_size": allocated_bytes,
                 "active_size": allocated_bytes,
                 "requested_size": sum(held.requested_bytes for held in inside),
-                "stream": allocator.stream_of(begin),
-                "segment_type": "small" if allocator.is_small(begin) else "large",
-                "segment_pool_id": _POOL,
+                "stream": stream_of(begin),
+                "segment_type": "small" if is_small(begin) else "large",
+                "segment_pool_id": self._pool_of(begin),
                 "is_expandable": is_expandable,
                 "frames": [],
                 "blocks": list(_blocks(begin, end, inside)),
             }
 
-    def _note(self, action: str, size_bytes: int, **more: Any) -> None:
+    def _pool_of(self, address: int) -> tuple[int, int]:
+        return _POOL_OF_GRAPHS if stream_of(address) in self.graph_streams else _POOL
+
+    def _note(self, action: str, address: int, size_bytes: int) -> None:
         self.entries.append(
             {
                 "action": action,
-                **more,
+                "addr": address * UNIT_BYTES,
                 "size": size_bytes,
-                "stream": self.stream,
-                "pool_id": _POOL,
+                "stream": stream_of(address),
+                "pool_id": self._pool_of(address),
                 "time_us": self.event,
                 "frames": self.frames,
             }

@@ -6,8 +6,8 @@ for weights and what an earlier graph of the same path made. A path begins with 
 backward pass, and what is left of the one before is then freed, whoever holds it (``CUDAGraphTreeManager`` and
 ``CUDAGraphNode`` in ``torch/_inductor/cudagraph_trees.py``, torch 2.9 to 2.15).
 
-A replay takes nothing that its recording did not take. It is counted as one, because the allocator counts of a graph
-that is replayed only what it returns.
+A graph that is replayed takes nothing from the allocator. Where one is in a step that is traced, it is counted as if it
+were recorded again: an upper bound of what is allocated, and nothing more to reserve.
 """
 
 from __future__ import annotations

@@ -64,6 +64,22 @@ def test_segments_that_are_returned_are_in_the_trace_and_no_longer_held() -> Non
     assert [each["total_size"] for each in snapshot["segments"]] == [30 * MIB]
 
 
+def test_entries_name_the_stream_and_the_pool_of_what_they_are_about() -> None:
+    events = ([0, 0, 1, 2], [20 * MIB, 0, 30 * MIB, 2 * MIB])  # the first is returned as the second is made
+    snapshot = predicted_snapshot(*events, LABELS, cache_returns={2}, side_streams={1: 1}, graph_streams={1})
+    entries = snapshot["device_traces"][0]
+    found = [(each["action"], each["stream"], each["pool_id"]) for each in entries if "segment" in each["action"]]
+    own, of_graphs = (0, (0, 0)), (1, (0, 1))
+    assert found == [
+        ("segment_alloc", *own),
+        ("segment_free", *own),
+        ("segment_alloc", *of_graphs),
+        ("segment_alloc", *own),
+    ]
+    held = {(each["stream"], each["segment_pool_id"]) for each in snapshot["segments"]}
+    assert held == {own, of_graphs}
+
+
 @pytest.mark.parametrize("config", [AllocatorConfig(), EXPANDABLE])
 def test_the_visualiser_reads_the_file(config: AllocatorConfig) -> None:
     snapshot = pickle.loads(snapshot_bytes(predicted_snapshot(*EVENTS, LABELS, config=config)))
