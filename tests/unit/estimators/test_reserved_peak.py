@@ -39,6 +39,7 @@ def test_it_is_that_of_the_full_replay_asked_once_and_again(
         block_bytes=np.zeros(blocks.max() + 1, dtype=np.int64),
         cache_returns=(),
         side_streams={name: name % streams for name in blocks.tolist() if name % streams},
+        graph_streams=frozenset({2}),
     )
     peaks = ReservedPeaks(config)
     full = replay_events(sized, config).peak_reserved_bytes
