@@ -33,7 +33,7 @@ from memplan.estimators.lowering.inductor_code import inductor_code
 from memplan.estimators.lowering.padded_products import products_padded
 from memplan.estimators.recorder.capture_context import as_if_compiling, forget_modules, name_modules
 from memplan.estimators.recorder.compiled_calls import REFUSED_NOTE, UNCOMPILED_NOTE, NotCapturableError, unwatched
-from memplan.estimators.recorder.cuda_graphs import Pass
+from memplan.estimators.recorder.cuda_graphs import Pass, empty_like
 from memplan.estimators.recorder.dynamo_runs import DynamoRuns, GraphCall
 from memplan.estimators.recorder.function_call import FunctionCall, modules_behind, weights_of
 from memplan.training.sharding import gathers_inside
@@ -317,7 +317,7 @@ def _returning_in_order(run: Callable[..., Sequence[Any]], order: Sequence[int])
 def _example_of(tensor: Any) -> torch.Tensor:
     """Return a tensor alike to capture a function with: graphs keep it, and would keep the batch."""
     with torch.no_grad():
-        example = _of_parts(tensor) if is_traceable_wrapper_subclass(tensor) else _empty_like(tensor)
+        example = _of_parts(tensor) if is_traceable_wrapper_subclass(tensor) else empty_like(tensor)
     return example.requires_grad_(tensor.requires_grad)
 
 
@@ -326,7 +326,3 @@ def _of_parts(tensor: Any) -> torch.Tensor:
     names, context = tensor.__tensor_flatten__()
     parts = {name: _example_of(getattr(tensor, name)) for name in names}
     return type(tensor).__tensor_unflatten__(parts, context, tensor.shape, tensor.stride())  # type: ignore[no-any-return]  # by its protocol
-
-
-def _empty_like(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)

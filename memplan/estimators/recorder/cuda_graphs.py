@@ -136,7 +136,7 @@ class CudaGraphs:
     def _copy(self, copied: Sequence[int], inputs: list[Any], part: GraphPart) -> None:
         component = Component.TEMPORARIES if part.kind is Pass.BACKWARD else Component.INPUTS
         with self._operators.paused():
-            copies = [_empty_like(inputs[number]) for number in copied]
+            copies = [empty_like(inputs[number]) for number in copied]
         self._ledger.track_all(copies, component, module="", operator="inputs of a CUDA graph")
         for number, copy in zip(copied, copies, strict=True):
             inputs[number] = copy
@@ -148,5 +148,6 @@ def _step_marks() -> int:
     return 0 if trees is None else trees.MarkStepBox.mark_step_counter
 
 
-def _empty_like(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+def empty_like(tensor: torch.Tensor) -> torch.Tensor:
+    """Return an empty tensor that lies in memory as another does, expanded dimensions included."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)

@@ -122,7 +122,7 @@ def _has_events_of(timeline: Timeline, run: Recording) -> bool:
         (timeline.event_allocates, run.event_allocates),
         (timeline.event_phases, run.event_phases),
         (timeline.step_starts, run.step_starts),
-        (timeline.cache_returns, sorted({*run.cache_returns, *run.graph_returns})),
+        (timeline.cache_returns, run.all_returns),
     ):
         if found.tolist() != recorded:
             return False

@@ -173,6 +173,11 @@ class Recording:
         return frozenset(number for stream, number in self.stream_numbers.items() if isinstance(stream, GraphStream))
 
     @property
+    def all_returns(self) -> list[int]:
+        """Index of each event before which cached memory is returned to the driver, for whatever reason, ascending."""
+        return sorted({*self.cache_returns, *self.graph_returns})
+
+    @property
     def peak_bytes(self) -> int:
         """Largest sum of the bytes of live blocks, with all copies for timings."""
         changes = (
@@ -187,7 +192,7 @@ class Recording:
         Torch frees autocast's casts of the weights in the order of a hash table of addresses, which differs between
         runs. The order makes no difference to either allocator, because adjacent free blocks are merged.
         """
-        returns = sorted((*self.cache_returns, *self.graph_returns))
+        returns = self.all_returns
         returned = (bisect(returns, event) for event in range(len(self.event_blocks)))
         kinds = zip(self.event_allocates, self.event_phases, returned, strict=True)
         begin = 0

@@ -58,7 +58,7 @@ def with_like_frees_together(recording: Recording) -> Recording:
 
 def consecutive_frees(recording: Recording) -> Iterator[_Span]:
     """Yield the events from one to another that are frees, in one phase of a step, with nothing in between."""
-    cuts = {*recording.step_starts, *recording.cache_returns, *recording.graph_returns}
+    cuts = {*recording.step_starts, *recording.all_returns}
     begin = 0
     kinds = list(zip(recording.event_allocates, recording.event_phases, strict=True))
     for event in range(1, len(kinds) + 1):

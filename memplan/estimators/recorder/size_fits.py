@@ -126,7 +126,7 @@ def _timeline(recording: Recording, terms: npt.NDArray[np.float64]) -> Timeline:
         module_names=tuple(recording.module_names),
         operator_names=tuple(recording.operator_names),
         workspaces=workspaces_as_traced(recording),
-        cache_returns=np.unique(np.array([*recording.cache_returns, *recording.graph_returns], dtype=np.int32)),
+        cache_returns=np.array(recording.all_returns, dtype=np.int32),
         timed_copies=timed_copies(recording),
     )
 
