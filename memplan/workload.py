@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +67,11 @@ class Workload:
             where every replica holds the whole model.
         defers_gradient_sync: whether such replicas exchange gradients in the last of a step's passes only, as under
             ``no_sync``; each holds them whole until then.
+        deepspeed: DeepSpeed's configuration, as its JSON file has it, by which its engine shards what the replicas
+            hold and runs the step: it accumulates, clips and zeroes gradients. ``"auto"`` is what transformers makes of
+            it. Batch sizes and precision are the recipe's, in which weights are half and their masters single, and the
+            optimizer is the workload's; ``loss`` is given the engine in the place of the model. Weights that are
+            sharded (stage 3) are so one by one, as by ``deepspeed.zero.Init``. None where DeepSpeed does not train.
         evaluate: forward pass of an evaluation between training steps, such as ``loss``: takes the model, in evaluation
             mode, and a batch, and runs without gradients; what it returns is held until the next batch is evaluated.
             None where training is not interrupted.
@@ -74,7 +80,8 @@ class Workload:
 
     Raises:
         WorkloadError: what is to be a function is none, the model is handed over in place of its factory,
-            gradients are zeroed at two places, or there is an evaluation batch and no evaluation.
+            gradients are zeroed at two places, there is an evaluation batch and no evaluation, or DeepSpeed is given
+            another form than a mapping, a shard function, or a moving average to keep.
     """
 
     model: Callable[[], nn.Module]
@@ -94,6 +101,7 @@ class Workload:
     loader: Callable[[int], Any] | None = None
     shard: Callable[[nn.Module, Recipe], Any] | None = None
     defers_gradient_sync: bool = False
+    deepspeed: Mapping[str, Any] | None = None
     evaluate: Callable[[nn.Module, Any], Any] | None = None
     evaluation_batch: Callable[[int], Any] | None = None
 
@@ -115,6 +123,32 @@ class Workload:
         if self.evaluation_batch is not None and self.evaluate is None:
             raise WorkloadError(
                 "the workload has an evaluation_batch and no evaluate", hint="say what is done with it: evaluate=loss"
+            )
+        if self.deepspeed is not None:
+            self._check_deepspeed(self.deepspeed)
+
+    @property
+    def spans_replicas(self) -> bool:
+        """Whether replicas share what a whole one holds, by FSDP or DeepSpeed."""
+        return self.shard is not None or self.deepspeed is not None
+
+    @property
+    def shards_weights_by_engine(self) -> bool:
+        """Whether DeepSpeed shards the weights too (stage 3), one by one as they reach the device."""
+        return self.deepspeed is not None and self.deepspeed.get("zero_optimization", {}).get("stage") == 3
+
+    def _check_deepspeed(self, config: object) -> None:
+        if not isinstance(config, Mapping):
+            raise WorkloadError(
+                f"the workload's deepspeed is of type {type(config).__name__}",
+                hint="give the configuration itself: deepspeed=json.loads(Path('ds_config.json').read_text())",
+            )
+        if self.shard is not None:
+            raise WorkloadError("the workload has both deepspeed and shard", hint="choose one of them")
+        if self.ema:
+            raise WorkloadError(
+                "the workload has both deepspeed and ema, whose average would be of this replica's part",
+                hint="leave ema out",
             )
 
 

@@ -43,7 +43,7 @@ def remarks_on_sharding(configs: Iterable[Mapping[str, Any]]) -> tuple[str, ...]
     """
     return tuple(
         f"{setting} shards model or optimizer over the replicas: memplan's figures are of a whole replica, which needs "
-        "more, unless the workload's shard function shards it likewise; "
+        "more, unless the workload shards it likewise, by its shard function or its deepspeed configuration; "
         'memplan probe --command "..." measures the training as it is launched'
         for setting in islice(chain.from_iterable(map(_settings, configs)), 1)
     )

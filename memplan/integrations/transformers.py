@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from memplan.configs.keys import get
 from memplan.errors import UsageError
 from memplan.integrations.extras import needs_extra
 from memplan.integrations.framework_step import RUN_AS_IT_IS
@@ -23,7 +26,8 @@ with needs_extra("transformers", "transformers", "accelerate"):
     import accelerate  # noqa: F401 - the Trainer needs it
     from transformers import IntervalStrategy, Trainer, TrainerCallback
 
-from memplan.integrations.transformers_step import TrainerParts, TrainerStep, loader_arguments, step_arguments
+from memplan.integrations.transformers_arguments import loader_arguments, step_arguments
+from memplan.integrations.transformers_step import TrainerParts, TrainerStep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -44,6 +48,17 @@ _FSDP_VERSION = 2
 _FSDP2 = "plan with fsdp=True and fsdp_config={'version': 2}, in transformers 5.20 or later"
 _CHECKPOINTING = ("activation_checkpointing", "gradient_checkpointing")  # from transformers 5.23 on, and before
 _TRAINERS_OWN = "what the Trainer alone takes goes into trainer_options=dict({name}=...)"
+_FOLLOWING = (  # keys of DeepSpeed's configuration that transformers compares with the arguments
+    "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps",
+    "train_batch_size",
+    "bf16.enabled",
+    "fp16.enabled",
+    "optimizer.params.lr",
+    "scheduler.params.warmup_max_lr",
+)
+_OPTIMIZER = "optimizer.type"
+_FUSED = ("Adam", "AdamW")  # of which DeepSpeed has fused ones of its own, with the same states
 _LENGTHS = ("max_steps", "warmup_steps", "save_steps", "eval_steps")
 
 
@@ -85,8 +100,9 @@ def tune(
 
     Raises:
         UsageError: there is no model or there are two, an option is none of ``tune`` or is given twice, the Trainer's
-            class makes its batches in the step, or the arguments shard the model by something else than FSDP2 without
-            offloading, or spread it over cards.
+            class makes its batches in the step, the arguments shard the model by FSDP's first version or with FSDP's
+            offloading, or spread it over cards, or DeepSpeed's configuration fixes what a plan sets, or has an
+            optimizer that is none of PyTorch's.
         MemplanError: as for :func:`memplan.plan`.
     """
     if (model is None) == (model_init is None):
@@ -96,19 +112,20 @@ def tune(
     refuse_unknown_options(tune, options, elsewhere=_TRAINERS_OWN)
     _refuse_own(trainer_options or {})
     _refuse_batches_made_in_the_step(trainer_class)
-    sharding = _sharding(args)
+    sharding, deepspeed = _sharding(args), _deepspeed(args)
     _refuse_data_parallel(args)
     evaluates = eval_dataset is not None and args.eval_strategy != IntervalStrategy.NO
     parts = TrainerParts(
         trainer_class=trainer_class,
         options=Parcel({**(trainer_options or {}), **({} if model is None else {"model": model})}),
         arguments_class=type(args),
-        arguments=step_arguments(_values(args)),
+        arguments=step_arguments(_values(args), fused=deepspeed is not None and "optimizer" in deepspeed),
         dataset=Parcel(train_dataset),
         eval_dataset=Parcel(eval_dataset) if evaluates else None,
         collator=data_collator,
         processing_class=processing_class,
         sharding=sharding,
+        deepspeed=deepspeed,
         compilation=_compilation(args),
         loader_arguments=loader_arguments(_values(args)),
     )
@@ -161,13 +178,8 @@ def _sharding(args: Any) -> Mapping[str, Any] | None:
     """Return the settings of accelerate's FSDP plugin; None where every card holds the whole model.
 
     Raises:
-        UsageError: the model is sharded by something else than FSDP2, or offloaded.
+        UsageError: the model is sharded by FSDP's first version, or offloaded by FSDP.
     """
-    if args.deepspeed:
-        raise UsageError(
-            f"deepspeed={args.deepspeed!r} shards the model, and memplan plans for one whole replica a device",
-            hint="plan without deepspeed, on one device",
-        )
     settings: Mapping[str, Any] | None = getattr(args, "fsdp_plugin_args", None)
     if args.fsdp and settings is None:
         raise UsageError(f"fsdp={args.fsdp!r} shards the model by FSDP's first version", hint=_FSDP2)
@@ -178,6 +190,31 @@ def _sharding(args: Any) -> Mapping[str, Any] | None:
             "fsdp_config has cpu_offload, and memplan counts what lies on the card", hint="plan without cpu_offload"
         )
     return settings
+
+
+def _deepspeed(args: Any) -> Mapping[str, Any] | None:
+    """Return DeepSpeed's configuration, with what the arguments fill in; None where it does not train.
+
+    Raises:
+        UsageError: it fixes what a plan sets, or its optimizer is none of PyTorch's.
+    """
+    if not args.deepspeed:
+        return None
+    given = args.deepspeed if isinstance(args.deepspeed, dict) else json.loads(Path(args.deepspeed).read_text("utf-8"))
+    fixed = [key for key in _FOLLOWING if get(given, key) not in {None, "auto"}]
+    if fixed:
+        raise UsageError(
+            f"DeepSpeed's configuration fixes {fixed[0]}={get(given, fixed[0])!r}, which a plan may set",
+            hint=f'write "auto" for {", ".join(fixed)}: then the Trainer fills in what its arguments say',
+        )
+    optimizer = get(given, _OPTIMIZER)
+    if optimizer not in {None, *_FUSED}:
+        raise UsageError(
+            f"DeepSpeed's configuration has {_OPTIMIZER}={optimizer!r}, an optimizer of its own",
+            hint=f"plan with {' or '.join(_FUSED)}, or leave the optimizer to the arguments",
+        )
+    found: Mapping[str, Any] = args.hf_deepspeed_config.config
+    return found
 
 
 def _compilation(args: Any) -> Mapping[str, Any] | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import os
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack, contextmanager
@@ -27,6 +28,7 @@ from torch.utils.data import ConcatDataset
 from memplan.integrations.borrowed_parameters import borrowed_parameters, borrowed_tensors
 from memplan.integrations.framework_step import FrameworkStep
 from memplan.integrations.largest_samples import largest_samples, number_of_samples
+from memplan.integrations.transformers_arguments import class_on_device_of
 from memplan.training.batches import map_tensors
 from memplan.training.skipped_initialisation import initialisation_skipped
 from memplan.worst_case import spread_over
@@ -42,39 +44,8 @@ if TYPE_CHECKING:
     from memplan.worst_case import WorstBatches
 
 _LOOK_AT = 10_000  # samples are short lists of numbers
+_ASKS_FOR_DEEPSPEED = "ACCELERATE_USE_DEEPSPEED"  # a variable of accelerate's
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
-_SINGLE_LOADER: dict[str, Any] = {
-    "dataloader_num_workers": 0,
-    "dataloader_persistent_workers": False,
-    "dataloader_prefetch_factor": None,
-    "dataloader_drop_last": False,
-}
-# What a single step in its own process does not need.
-_PLAIN_ARGUMENTS: dict[str, Any] = {
-    "use_cpu": True,  # memplan moves model and batch itself
-    "bf16": False,  # and casts
-    "fp16": False,
-    "tf32": None,
-    "bf16_full_eval": False,
-    "fp16_full_eval": False,
-    "torch_compile": False,
-    "torch_compile_backend": None,
-    "torch_compile_mode": None,
-    "deepspeed": None,
-    "fsdp": None,  # see TrainerStep.shard
-    "fsdp_config": None,
-    "report_to": [],
-    "push_to_hub": False,
-    "save_strategy": "no",
-    "eval_strategy": "no",
-    "load_best_model_at_end": False,
-    "dataset_num_proc": None,  # of TRL
-    **_SINGLE_LOADER,
-    "disable_tqdm": True,
-    "output_dir": None,
-    "logging_dir": None,
-    "run_name": None,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,12 +57,13 @@ class TrainerParts:
         options: the model or its name, where no function makes it, and further arguments of the Trainer, which may
             refer to it, in one parcel.
         arguments_class: class of its TrainingArguments.
-        arguments: their values in a single step, as :func:`step_arguments` makes them.
+        arguments: their values in a single step, as ``step_arguments`` makes them.
         dataset: the training dataset, packed.
         collator: makes batches; None for the Trainer's default.
         processing_class: tokenizer or processor; None where there is none.
         eval_dataset: the dataset that is evaluated between steps, or several by name, packed; None where none is.
         sharding: settings of accelerate's plugin for FSDP2; None where every card holds the whole model.
+        deepspeed: DeepSpeed's configuration; None where it does not train.
         compilation: arguments of ``torch.compile``, which accelerate compiles the model with; None where it does not.
         loader_arguments: those that the training's loader has and a single step has not.
     """
@@ -105,6 +77,7 @@ class TrainerParts:
     processing_class: Any
     eval_dataset: Parcel | None = None
     sharding: Mapping[str, Any] | None = None
+    deepspeed: Mapping[str, Any] | None = None
     compilation: Mapping[str, Any] | None = None
     loader_arguments: Mapping[str, Any] = field(default_factory=dict)
 
@@ -161,6 +134,8 @@ class TrainerStep(FrameworkStep):
     def workload(self, *, grad_clip_norm: float | None, evaluates: bool = False, ema: bool = False) -> Workload:
         """Return the workload of these callables, sharded where the Trainer shards it; as ``FrameworkStep`` has it."""
         found = super().workload(grad_clip_norm=grad_clip_norm, evaluates=evaluates, ema=ema)
+        if self._parts.deepspeed is not None:
+            return replace(found, deepspeed=self._parts.deepspeed)
         return found if self._parts.sharding is None else replace(found, shard=self.shard, defers_gradient_sync=True)
 
     def shard(self, model: nn.Module, recipe: Recipe) -> None:
@@ -260,7 +235,7 @@ class TrainerStep(FrameworkStep):
     def _computing_with(self, model: nn.Module) -> Iterator[None]:
         """Let the Trainer's own model compute as a copy of it that is traced: a loss may refer to either."""
         own = self._trainer.model
-        if self._parts.sharding is not None:  # the sharded model takes the place of the Trainer's
+        if self._parts.sharding is not None or self._parts.deepspeed is not None:  # what shards it takes its place
             self._trainer.model = model
             try:
                 yield
@@ -288,15 +263,16 @@ class TrainerStep(FrameworkStep):
         models = [given] if isinstance(given, nn.Module) else []
         count = _LOOK_AT if self._prepared is None else 1
         dataset, evaluated = _spread(self._dataset, count), _spread(self._evaluated, count)
-        trainer = parts.trainer_class(
-            model=given,
-            args=self._arguments(models),
-            train_dataset=dataset,
-            eval_dataset=evaluated,
-            data_collator=parts.collator,
-            processing_class=parts.processing_class,
-            **options,
-        )
+        with _without_deepspeed():
+            trainer = parts.trainer_class(
+                model=given,
+                args=self._arguments(models),
+                train_dataset=dataset,
+                eval_dataset=evaluated,
+                data_collator=parts.collator,
+                processing_class=parts.processing_class,
+                **options,
+            )
         if not models:
             models.append(trainer.model)
         if self._prepared is None:
@@ -305,30 +281,19 @@ class TrainerStep(FrameworkStep):
         return trainer
 
     def _arguments(self, models: Sequence[nn.Module]) -> Any:
-        made = _class_on_device_of(models, self._parts.arguments_class)
+        made = class_on_device_of(models, self._parts.arguments_class)
         return made(**{**self._parts.arguments, "output_dir": tempfile.gettempdir()})
 
 
-def loader_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those TrainingArguments of a whole training that its loader has and a single step has not."""
-    return {name: values[name] for name in _SINGLE_LOADER if name in values}
-
-
-def step_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the TrainingArguments of a single step from those of a whole training."""
-    return {**values, **{name: value for name, value in _PLAIN_ARGUMENTS.items() if name in values}}
-
-
-def _class_on_device_of(models: Sequence[nn.Module], arguments_class: type[Any]) -> type[Any]:
-    """Return a class of arguments whose device is the one the model is on, once there is one."""
-
-    class Arguments(arguments_class):
-        @property
-        def device(self) -> torch.device:
-            trainers = super().device  # asking sets up what the Trainer knows of its processes
-            return next((each.device for model in models for each in model.parameters()), trainers)
-
-    return Arguments
+@contextmanager
+def _without_deepspeed() -> Iterator[None]:
+    """Hide while the context is open that a launcher asks for DeepSpeed: its engine is made around the Trainer."""
+    asked = os.environ.pop(_ASKS_FOR_DEEPSPEED, None)
+    try:
+        yield
+    finally:
+        if asked is not None:
+            os.environ[_ASKS_FOR_DEEPSPEED] = asked
 
 
 def _take_along(trainer: Any) -> None:

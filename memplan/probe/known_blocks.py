@@ -18,8 +18,9 @@ from memplan.probe.attribution import ForwardSpan, KnownBlocks
 from memplan.probe.training_loop import StepMarks
 from memplan.results import Component
 from memplan.training.batches import tensors_in
+from memplan.training.deepspeed_engine import parts_of
 from memplan.training.dense_parts import dense_parts
-from memplan.training.optimizer_states import optimizer_states, optimizers_of
+from memplan.training.optimizer_states import optimizer_states, optimizers_of, stepped_copies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -40,16 +41,16 @@ def has_own_storage(kind: type[torch.Tensor]) -> bool:
 def known_components(state: TrainingState) -> dict[int, Component]:
     """Return what is where now, by address; a moving average of the weights counts as optimizer state."""
     parameters = state.parameters()
-    states = optimizer_states(optimizers_of(state.optimizer, parameters))
-    of_optimizer = [value for _, kept in states for value in tensors_in(kept)]
+    optimizers = optimizers_of(state.optimizer, parameters)
+    of_optimizer = [value for _, kept in optimizer_states(optimizers) for value in tensors_in(kept)]
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     return {
         **_addressed(tensors_in(state.batch), Component.INPUTS),
-        **_addressed(of_optimizer, Component.OPTIMIZER_STATE),
+        **_addressed([*of_optimizer, *stepped_copies(optimizers, parameters)], Component.OPTIMIZER_STATE),
         **_addressed(state.moving_average.values(), Component.OPTIMIZER_STATE),
         **_addressed([*gradients, *state.buckets], Component.GRADIENTS),
         **_addressed(state.model.buffers(), Component.BUFFERS),
-        **_addressed(parameters, Component.PARAMETERS),
+        **_addressed((part for each in parameters for part in parts_of(each)), Component.PARAMETERS),
     }
 
 
@@ -125,6 +126,8 @@ def _storages(tensor: torch.Tensor) -> list[torch.UntypedStorage]:
 def shortened(state: TrainingState) -> TrainingState:
     """Return the same training with two micro-steps at most: the later ones repeat the second's allocations."""
     recipe = state.recipe
+    if state.engine is not None:  # which steps after as many passes as it was made for
+        return state
     return replace(state, recipe=replace(recipe, accumulation_steps=min(recipe.accumulation_steps, _MICRO_STEPS)))
 
 
@@ -162,7 +165,8 @@ class StepSights:
         return [ForwardSpan(start=positions[start], end=positions[end]) for start, end in self._forwards]
 
     def _forward_ends(self, batch: Any) -> None:
-        self._look(_addressed(tensors_in(batch), Component.INPUTS))
+        gathered = _addressed(self._state.parameters(), Component.PARAMETERS)  # of a sharded model, for this pass
+        self._look({**_addressed(tensors_in(batch), Component.INPUTS), **gathered})
         self._forwards.append((len(self._sights) - 2, len(self._sights) - 1))
 
     def _look(self, components: dict[int, Component]) -> None:

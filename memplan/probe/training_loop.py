@@ -22,6 +22,7 @@ from memplan.probe.failures import blamed_on_user
 from memplan.recipe import Precision
 from memplan.training.batches import map_tensors
 from memplan.training.checkpointing import enable_checkpointing
+from memplan.training.deepspeed_engine import make_engine
 from memplan.training.evaluation import evaluate_batches
 from memplan.training.gradient_buckets import make_buckets
 from memplan.training.half_precision import weights_dtype
@@ -62,11 +63,25 @@ class TrainingState:
     scaler: torch.amp.GradScaler | None
     moving_average: dict[str, torch.Tensor]
     buckets: list[torch.Tensor]  # in the place of those that data-parallel training keeps beside the gradients
+    engine: Any = None  # DeepSpeed's, which runs passes and steps
     held: list[Any] = field(default_factory=list)
 
     def parameters(self) -> list[torch.nn.Parameter]:
         """Return the model's parameters, tied ones once."""
         return list(self.model.parameters())
+
+    @property
+    def computing_model(self) -> torch.nn.Module:
+        """What the workload's functions compute with."""
+        return self.model if self.engine is None else self.engine
+
+    @property
+    def loss_scale(self) -> float | None:
+        """By what the loss is multiplied, lest gradients in fp16 vanish; None in other precisions."""
+        if self.scaler is not None:
+            return float(self.scaler.get_scale())
+        is_scaled = self.engine is not None and self.recipe.precision is Precision.FP16
+        return float(self.engine.optimizer.loss_scale) if is_scaled else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,10 +137,12 @@ def build_training(
         optimizer = checked_optimizer(workload.optimizer(model.parameters()), workload.optimizer)
     if recipe.learning_rate is not None and configured_learning_rate:
         _scale_learning_rates(optimizer, recipe.learning_rate / configured_learning_rate)
+    engine = _made_engine(workload, recipe, model, optimizer, device)
     seed_everything(seed)
     with blamed_on_user():
         batch = workload.batch(recipe.micro_batch_size)
     _check_batch_follows_size(workload, recipe.micro_batch_size, batch)
+    is_scaled_here = recipe.precision is Precision.FP16 and workload.deepspeed is None
     return TrainingState(
         workload=workload,
         recipe=recipe,
@@ -133,10 +150,20 @@ def build_training(
         model=model,
         optimizer=optimizer,
         batch=batch,
-        scaler=torch.amp.GradScaler(device.type) if recipe.precision is Precision.FP16 else None,
+        scaler=torch.amp.GradScaler(device.type) if is_scaled_here else None,
         moving_average=make_moving_average(model) if workload.ema else {},
         buckets=make_buckets(model, workload, recipe, device),
+        engine=engine,
     )
+
+
+def _made_engine(
+    workload: Workload, recipe: Recipe, model: torch.nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
+) -> Any:
+    if workload.deepspeed is None:
+        return None
+    with blamed_on_user():
+        return make_engine(model, optimizer, workload, recipe, on_card=device.type == "cuda")
 
 
 def _prepared_model(workload: Workload, recipe: Recipe, device: torch.device) -> torch.nn.Module:
@@ -146,21 +173,38 @@ def _prepared_model(workload: Workload, recipe: Recipe, device: torch.device) ->
         if recipe.activation_checkpointing:
             enable_checkpointing(model)
         # converted on the host, so that the device never holds what they are converted from
-        half = weights_dtype(recipe.precision)
-        if half is not None:
-            model.to(half)
+        _convert_weights(model, workload, recipe)
         if workload.channels_last:
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # stub lacks this form
-        if workload.shard is not None:
+        if workload.spans_replicas:
             join_absent_replicas(recipe.world_size, device.type)
+        if workload.shard is not None:
             model = shard_model(model, workload.shard, recipe)
-        if not offloads_shards(model):  # FSDP has put buffers on the device, and refuses shards there
+        if workload.shards_weights_by_engine:  # when it is made
+            _move_buffers(model, device)
+        elif not offloads_shards(model):  # FSDP has put buffers on the device, and refuses shards there
             model.to(device)
     if workload.shard is not None and device.type == "cuda":
         torch.cuda.empty_cache()  # a training that makes only its shards on the card has no whole layers to cache
     if device.type == "cuda" and recipe.precision is Precision.TF32:
         _allow_tf32()
     return model
+
+
+def _convert_weights(model: torch.nn.Module, workload: Workload, recipe: Recipe) -> None:
+    """Convert what a model is made of, of which DeepSpeed leaves buffers as they are."""
+    half = weights_dtype(workload, recipe)
+    if half is not None and workload.deepspeed is None:
+        model.to(half)
+    elif half is not None:
+        for each in model.parameters():
+            each.data = each.data.to(half) if each.is_floating_point() else each.data
+
+
+def _move_buffers(model: torch.nn.Module, device: torch.device) -> None:
+    for module in model.modules():
+        for name, buffer in module._buffers.items():  # noqa: SLF001 - those of the module alone
+            module._buffers[name] = None if buffer is None else buffer.to(device)  # noqa: SLF001 - as above
 
 
 def _allow_tf32() -> None:
@@ -188,7 +232,7 @@ def _check_batch_follows_size(workload: Workload, size: int, batch: Any) -> None
 
 
 def _on_device(state: TrainingState, batch: Any) -> Any:
-    half = weights_dtype(state.recipe.precision)
+    half = weights_dtype(state.workload, state.recipe)
 
     def moved(given: torch.Tensor) -> torch.Tensor:
         tensor = given.detach()  # a gradient that a step leaves on its batch must not be met by the next
@@ -237,7 +281,7 @@ def run_evaluation(state: TrainingState, marks: StepMarks = NO_MARKS) -> None:
 
     with blamed_on_user():
         evaluate_batches(
-            state.model,
+            state.computing_model,
             workload.evaluate,
             next_batch,
             context=lambda: autocast_of(workload, recipe, state.device.type),
@@ -245,12 +289,16 @@ def run_evaluation(state: TrainingState, marks: StepMarks = NO_MARKS) -> None:
 
 
 def zero_gradients(state: TrainingState) -> None:
-    """Free the gradients or fill them with zeros, as the workload wants it."""
+    """Free the gradients or fill them with zeros, as the workload wants it; DeepSpeed's engine does so by itself."""
     with blamed_on_user():
+        if state.engine is not None:
+            return
         state.optimizer.zero_grad(set_to_none=state.workload.zero_grad_set_to_none)
 
 
 def _step_the_optimizer(state: TrainingState) -> None:
+    if state.engine is not None:  # which has stepped after the last pass
+        return
     if state.workload.grad_clip_norm is not None:
         if state.scaler is not None:
             state.scaler.unscale_(state.optimizer)
@@ -269,12 +317,22 @@ def _run_micro_step(state: TrainingState, marks: StepMarks, index: int) -> torch
     marks.forward_starts()
     begin_pass(state.model, state.workload, is_last=index == state.recipe.accumulation_steps - 1)
     with blamed_on_user(), autocast_of(state.workload, state.recipe, state.device.type):
-        loss = checked_loss(state.workload.loss(state.model, batch), state.workload.loss)
-        scaled = loss / state.recipe.accumulation_steps if state.recipe.accumulation_steps > 1 else loss
+        loss = checked_loss(state.workload.loss(state.computing_model, batch), state.workload.loss)
     marks.forward_ends(batch)
     if index == 0 and state.workload.zero_grad_before_backward:
         zero_gradients(state)
     with blamed_on_user():
-        (state.scaler.scale(scaled) if state.scaler is not None else scaled).backward()  # type: ignore[no-untyped-call]
+        _run_backward(state, loss)
     marks.backward_ended()
+    if state.engine is not None:
+        with blamed_on_user():
+            state.engine.step()
     return loss.detach()
+
+
+def _run_backward(state: TrainingState, loss: torch.Tensor) -> None:
+    if state.engine is not None:  # which scales the loss
+        state.engine.backward(loss)
+        return
+    scaled = loss / state.recipe.accumulation_steps if state.recipe.accumulation_steps > 1 else loss
+    (state.scaler.scale(scaled) if state.scaler is not None else scaled).backward()  # type: ignore[no-untyped-call]

@@ -219,8 +219,8 @@ def _measurement(request: TrialRequest, state: TrainingState, run: _Run, peaks: 
         alloc_retries=peaks.alloc_retries,
         notes=(*peaks.notes, *((growth,) if growth else ())),
         has_own_context=peaks.has_own_context,
-        loss_scale=None if state.scaler is None else _loss_scale(state),
-        first_loss_scale=None if state.scaler is None else run.first_loss_scale,
+        loss_scale=state.loss_scale,
+        first_loss_scale=run.first_loss_scale,
         skipped_steps=run.skipped_steps,
     )
 
@@ -240,7 +240,7 @@ class _Run:
 
     steps: tuple[_Step, ...]
     held_bytes: tuple[int, ...]
-    first_loss_scale: float
+    first_loss_scale: float | None
     skipped_steps: int
 
 
@@ -263,20 +263,20 @@ def _run_steps(
     """
     steps: list[_Step] = []
     held_bytes: list[int] = []
-    first_scale, skipped = _loss_scale(state), 0
+    first_scale, skipped = state.loss_scale, 0
     while len(steps) < request.warmup_steps + request.timed_steps:
         is_warm_up = len(steps) < request.warmup_steps
         phase = TrialPhase.WARMING_UP if is_warm_up else TrialPhase.TIMING
         reply(_progress(request, phase, len(steps)))
         if is_warm_up:
             _step_on_typical_batch(state)
-        scale = _loss_scale(state)
+        scale = state.loss_scale
         step = _timed_step(readings, state)
         if is_warm_up:
             state = _evaluated(readings, state, reply)
         if not steps:
             readings.first_step_ended()
-        was_skipped = _loss_scale(state) < scale
+        was_skipped = (state.loss_scale or 0) < (scale or 0)
         skipped += was_skipped
         if was_skipped and is_warm_up and skipped <= MOST_SKIPPED_STEPS:
             continue
@@ -313,10 +313,6 @@ def _timed_step(readings: DeviceReadings, state: TrainingState) -> _Step:
     loss = run_optimizer_step(state)
     readings.synchronize()
     return _Step(loss=loss, duration_s=time.perf_counter() - started)
-
-
-def _loss_scale(state: TrainingState) -> float:
-    return 1.0 if state.scaler is None else float(state.scaler.get_scale())
 
 
 def _progress(request: TrialRequest, phase: TrialPhase, done_steps: int) -> TrialProgress:

@@ -30,7 +30,7 @@ def make_buckets(
         recipe: says how many replicas there are.
         device: where the buckets lie; None for PyTorch's own default.
     """
-    if recipe.world_size == 1 or workload.shard is not None:
+    if recipe.world_size == 1 or workload.spans_replicas:
         return []
     trained = (each for each in model.parameters() if each.requires_grad)
     sizes = bucket_sizes(each.numel() * each.element_size() for each in trained)

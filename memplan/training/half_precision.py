@@ -12,6 +12,9 @@ from memplan.recipe import Precision
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from memplan.recipe import Recipe
+    from memplan.workload import Workload
+
 HALF_TYPES = (torch.float16, torch.bfloat16)
 _OF_OPERATORS = {Precision.FP16: torch.float16, Precision.BF16: torch.bfloat16}
 _OF_WEIGHTS = {Precision.FP16_TRUE: torch.float16, Precision.BF16_TRUE: torch.bfloat16}
@@ -23,6 +26,10 @@ def autocast(precision: Precision, device_type: str) -> AbstractContextManager[A
     return nullcontext() if dtype is None else torch.autocast(device_type, dtype=dtype)
 
 
-def weights_dtype(precision: Precision) -> torch.dtype | None:
-    """Return the type that the weights are converted to; None where they stay as they are made."""
-    return _OF_WEIGHTS.get(precision)
+def weights_dtype(workload: Workload, recipe: Recipe) -> torch.dtype | None:
+    """Return the type that weights and inputs are converted to; None where they stay as they are made.
+
+    DeepSpeed converts them where others cast operators, and keeps masters of the weights.
+    """
+    converted = _OF_OPERATORS if workload.deepspeed is not None else _OF_WEIGHTS
+    return converted.get(recipe.precision)

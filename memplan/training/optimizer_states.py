@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from itertools import chain
 from types import CellType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch.optim import Optimizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-
-    import torch
 
 _HOLDERS = (Optimizer, list, tuple, Mapping, functools.partial, MethodType, FunctionType)
 
@@ -34,6 +34,22 @@ def optimizer_states(optimizers: Iterable[Optimizer]) -> Iterator[tuple[torch.Te
     """Yield each parameter with its state, of all the optimizers; one that never made its ``state`` has none."""
     for each in optimizers:
         yield from getattr(each, "state", {}).items()
+
+
+def stepped_copies(optimizers: Iterable[Optimizer], parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """Return what optimizers step in the place of the model's parameters, such as masters in single precision.
+
+    Args:
+        optimizers: those that :func:`optimizers_of` found.
+        parameters: those of the model.
+    """
+    own = set(map(id, parameters))
+    found: list[torch.Tensor] = []
+    for each in optimizers:
+        groups = getattr(each, "param_groups", ())
+        stepped = chain(getattr(each, "state", ()), *(group["params"] for group in groups))
+        found += [one for one in stepped if isinstance(one, torch.Tensor) and id(one) not in own]
+    return found
 
 
 def _hooks_of(parameters: Iterable[torch.Tensor]) -> list[Any]:

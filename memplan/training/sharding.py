@@ -63,7 +63,7 @@ def _wrap_on_the_cpu() -> None:
 
 def autocast_of(workload: Workload, recipe: Recipe, device_type: str) -> AbstractContextManager[Any]:
     """Return the context of the forward pass and the loss; of no effect where what shards the model sets its types."""
-    return nullcontext() if workload.shard is not None else autocast(recipe.precision, device_type)
+    return nullcontext() if workload.spans_replicas else autocast(recipe.precision, device_type)
 
 
 def begin_pass(model: nn.Module, workload: Workload, *, is_last: bool) -> None:

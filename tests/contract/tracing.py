@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 TEMPLATE = trace_template()  # ended with the session, see conftest.py, as is the other
 TEMPLATE_OF_COMPILED = trace_template(["memplan.estimators.recorder.compiled_graphs"])  # has loaded Inductor as well
+TEMPLATE_OF_DEEPSPEED = trace_template(["deepspeed"])
 FOUR_SAMPLES = Recipe(micro_batch_size=4)
 
 

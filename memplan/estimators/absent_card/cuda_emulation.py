@@ -25,7 +25,7 @@ from memplan.estimators.absent_card.card_answers import (
     card_answers,
     multi_tensor_by_default,
 )
-from memplan.estimators.absent_card.card_presence import CardPresence
+from memplan.estimators.absent_card.card_presence import CardPresence, is_written_for_cards
 from memplan.estimators.absent_card.compiled_extensions import runs_followed_operators
 from memplan.estimators.absent_card.host_copies import HostCopies
 from memplan.estimators.absent_card.tensor_types import setting_default
@@ -60,6 +60,7 @@ _ASKING_FOR_OVERRIDES = tuple(
     for name in ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
     if hasattr(module, name)
 )
+_FACTORIES = frozenset({torch.empty, torch.zeros, torch.ones, torch.full, torch.tensor, torch.arange})
 _MOVES = {torch.Tensor.cpu: "cpu", torch.Tensor.cuda: "cuda"}
 _REDIRECTED: dict[str, Callable[..., Any]] = {}  # PyTorch's own functions that tell of autocast, once they are not
 _MOVING = frozenset({*_MOVES, torch.Tensor.to, torch.Tensor.type_as, torch.Tensor.pin_memory})
@@ -162,10 +163,10 @@ class CudaEmulation(TorchFunctionMode):
             if is_asked and not self.host_copies.holds(args[0]):
                 return func == _IS_CUDA
         if func in _PLACE_PROPERTIES:
-            runs_kernels = func == _IS_CUDA and runs_followed_operators(calling_package())
-            is_asked = is_called_by_user() or (runs_kernels and isinstance(args[0], FakeTensor))
-            is_seen = is_asked and self._is_seen_on_card(args[0])
+            is_seen = self._is_seen_by(calling_package(), func, args[0], by_user=is_called_by_user())
             return _PLACE_PROPERTIES[func] if is_seen else func(*args, **kwargs)
+        if is_written_for_cards(calling_package()):
+            args, kwargs = _with_host_by_name(func, args, kwargs)
         if func in _MOVING:
             return self._moved_by(func, args, kwargs)
         if "device" in kwargs or "pin_memory" in kwargs:
@@ -186,12 +187,13 @@ class CudaEmulation(TorchFunctionMode):
         place = kwargs.get("device")
         if _is_cuda(place):
             kwargs = {**kwargs, "device": "cpu"}
+        is_on_host = bool(self._means_host(place))
         if "pin_memory" in kwargs:
-            is_on_host = self.presence.is_seen and _is_made_on_host(args, kwargs)
+            is_on_host |= self.presence.is_seen and _is_made_on_host(args, kwargs)
             kwargs = {**kwargs, "pin_memory": False}
-            if is_on_host:
-                with self.host_copies.moving(to_host=True):
-                    return func(*args, **kwargs)
+        if is_on_host and is_in_torch_dispatch_mode():
+            with self.host_copies.moving(to_host=True):
+                return func(*args, **kwargs)
         made = func(*args, **kwargs)
         if self._means_host(place) is False and isinstance(made, torch.Tensor) and self.host_copies.holds(made):
             return self.host_copies.moved(made, to_host=False, device="cpu", copy=True)
@@ -199,14 +201,26 @@ class CudaEmulation(TorchFunctionMode):
             self.host_copies.note_on_card(made)
         return made
 
+    def _is_seen_by(self, package: str, func: Callable[..., Any], tensor: torch.Tensor, *, by_user: bool) -> bool:
+        """Whether code of a package, or the user's, that asks where a tensor is sees it on the card."""
+        if is_written_for_cards(package):
+            return self._is_on_card(tensor)
+        runs_kernels = func == _IS_CUDA and runs_followed_operators(package)
+        return (by_user or (runs_kernels and isinstance(tensor, FakeTensor))) and self._is_seen_on_card(tensor)
+
     def _device_of(self, read: Callable[[FakeTensor], torch.device], tensor: FakeTensor) -> torch.device:
+        if is_written_for_cards(calling_package()):
+            return _CARD if self._is_on_card(tensor) else read(tensor)
         return _CARD if is_called_by_user() and self._is_seen_on_card(tensor) else read(tensor)
 
     def _is_seen_on_card(self, tensor: torch.Tensor) -> bool:
         """Whether user code sees the tensor on the card, which is recorded."""
-        is_there = self.presence.is_seen and is_in_torch_dispatch_mode() and not self.host_copies.holds(tensor)
+        is_there = self._is_on_card(tensor)
         self.presence.has_seen_tensors |= is_there
         return is_there
+
+    def _is_on_card(self, tensor: torch.Tensor) -> bool:
+        return self.presence.is_seen and is_in_torch_dispatch_mode() and not self.host_copies.holds(tensor)
 
     def _moved(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Run ``Tensor.to`` on the CPU in place of the card."""
@@ -318,6 +332,18 @@ def _is_made_on_host(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a new tensor is on the host: pinned, or without a device or a tensor to copy it from."""
     is_like_another = bool(args) and isinstance(args[0], torch.Tensor)
     return bool(kwargs["pin_memory"]) or (kwargs.get("device") is None and not is_like_another)
+
+
+def _with_host_by_name(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Name the host where arguments have its device, or none: code that sees tensors on the card means it then."""
+
+    def named(value: Any) -> Any:
+        return "cpu" if isinstance(value, torch.device) and value.type == "cpu" else value
+
+    by_default = {"device": "cpu"} if func in _FACTORIES else {}
+    return tuple(map(named, args)), by_default | {name: named(value) for name, value in kwargs.items()}
 
 
 def _is_cuda(value: Any) -> bool:

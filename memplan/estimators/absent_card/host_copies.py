@@ -86,6 +86,15 @@ class HostCopies:
         """Whether code asked for the tensor on the card."""
         return all(id(each) in self._made_on_card for each in _storages(tensor))
 
+    def leave(self, tensor: torch.Tensor) -> None:
+        """Leave a tensor on the host until it is moved to the card."""
+        for storage in _storages(tensor):
+            self._remember(storage, self._storages)
+
+    def leaves(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor is known to be on the host, rather than taken to be."""
+        return self.holds(tensor) and not self._is_presumed(tensor)
+
     def presume(self, tensor: torch.Tensor) -> None:
         """Take a tensor to be on the host until it is used together with tensors of the card."""
         for storage in _storages(tensor):

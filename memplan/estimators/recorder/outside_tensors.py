@@ -63,8 +63,11 @@ class OutsideTensors:
     def _take_in(self, tensor: torch.Tensor, module: str) -> None:
         """Make a block, or presume that the tensor is on the host."""
         copies = self._host_copies
-        if copies is None or isinstance(tensor, nn.Parameter) or copies.is_made_on_card(tensor):
+        if copies is None or copies.is_made_on_card(tensor):
             self._track(tensor, module)
+        elif isinstance(tensor, nn.Parameter):
+            if not copies.leaves(tensor):
+                self._track(tensor, module)
         elif not (self._is_outside(tensor) or (isinstance(tensor, FakeTensor) and copies.holds(tensor))):
             copies.presume(tensor)
             copies.presume(self._stand_in(tensor))

@@ -25,6 +25,7 @@ from memplan.estimators.lowering.target_device import inductor_card_of, kernels_
 from memplan.estimators.recorder.backward_thread import BackwardThread
 from memplan.estimators.recorder.compiled_calls import CompiledCalls, compile_copies
 from memplan.estimators.recorder.conditional_branches import tracing_conditional_branches
+from memplan.estimators.recorder.engine_step import EngineStep
 from memplan.estimators.recorder.fake_model import (
     attributes_left_on_host,
     fake_copy,
@@ -45,7 +46,7 @@ from memplan.estimators.recorder.wrapped_models import wrapper_notes
 from memplan.recipe import Precision
 from memplan.results import Component
 from memplan.training.batches import map_tensors, tensors_in
-from memplan.training.half_precision import HALF_TYPES
+from memplan.training.half_precision import HALF_TYPES, weights_dtype
 from memplan.training.sharding import is_sharded, offloads_shards, shard_model
 from memplan.units import ceil_div
 
@@ -168,7 +169,10 @@ class StepRecorder:
         )
         fake_mode: AbstractContextManager[Any] = nullcontext() if fakes is None else fakes
         with fake_mode:
-            convert_in_place(model, precision=self.recipe.precision, channels_last=self.workload.channels_last)
+            self._convert(model)
+        if self.workload.shards_weights_by_engine and self.host_copies is not None:
+            for parameter in model.parameters():
+                self.host_copies.leave(parameter)
         if self.workload.shard is not None:  # outside of the mode: values of meshes are read
             model = call_user("shard function", shard_model, model, self.workload.shard, self.recipe)
         compiled = CompiledCalls(functools.partial(self._compiled_graphs, recording, operators, ledger, paths))
@@ -208,7 +212,7 @@ class StepRecorder:
             yield absent_triton_launches()
             if self.on_fakes:
                 yield absent_extension_kernels(lambda name: operators.unknown_calls.update((name,)))
-        if self.on_fakes and self.workload.shard is not None:
+        if self.on_fakes and self.workload.spans_replicas:
             yield addressed_storages()
 
     def _compiled_graphs(
@@ -247,6 +251,15 @@ class StepRecorder:
                     self.host_copies.presume(each)
         return made
 
+    def _convert(self, model: nn.Module) -> None:
+        """Convert the model's tensors as the recipe has it; DeepSpeed leaves buffers as they are."""
+        convert_in_place(
+            model,
+            dtype=weights_dtype(self.workload, self.recipe),
+            channels_last=self.workload.channels_last,
+            weights_only=self.workload.deepspeed is not None,
+        )
+
     def _host_batches(self, micro_batch_size: int, batch: Any, fakes: TraceFakeMode | None) -> _HostBatches:
         """Return the batches of a run; user code makes them outside of it.
 
@@ -279,7 +292,7 @@ class StepRecorder:
             if not on_cuda:
                 hold(batch)
             with operators.paused():
-                moved = moved_batch(batch, precision=self.recipe.precision, copy_all=on_cuda)
+                moved = moved_batch(batch, dtype=weights_dtype(self.workload, self.recipe), copy_all=on_cuda)
             hold(moved)
             if not self.workload.channels_last:
                 return moved
@@ -290,7 +303,8 @@ class StepRecorder:
 
         if not on_cuda:
             hold(batches.training)
-        step = TracedStep(
+        make_step = TracedStep if self.workload.deepspeed is None else EngineStep
+        step = make_step(
             self.workload,
             self.recipe,
             model=model,

@@ -20,10 +20,11 @@ from memplan.estimators.recorder.wrapped_models import name_without_wrappers
 from memplan.recipe import Precision
 from memplan.results import Component, Phase
 from memplan.training.batches import tensors_in
+from memplan.training.deepspeed_engine import parts_of
 from memplan.training.evaluation import evaluate_batches
 from memplan.training.gradient_buckets import make_buckets
 from memplan.training.moving_average import make_moving_average, update_moving_average
-from memplan.training.optimizer_states import optimizer_states, optimizers_of
+from memplan.training.optimizer_states import optimizer_states, optimizers_of, stepped_copies
 from memplan.training.sharding import autocast_of, begin_pass, clip_gradients
 from memplan.training.workload_contract import check_step, checked_loss, checked_optimizer, name_of
 from memplan.units import format_bytes
@@ -101,11 +102,7 @@ class TracedStep:
             self._zero_gradients()
         losses = [self._micro_step(index) for index in range(self._recipe.accumulation_steps)]
         self._recording.phase = Phase.OPTIMIZER_STEP
-        if self._workload.grad_clip_norm is not None:
-            foreach = True if self._on_cuda and runs_multi_tensor(self._model.parameters()) else None
-            clip_gradients(self._model, self._workload.grad_clip_norm, foreach=foreach)
-        call_user("optimizer step", self.optimizer.step)
-        check_step(self.optimizer, self._model, self._workload.optimizer)
+        self._step_the_optimizer()
         self._name_replaced_parameters()
         self._mark_state()
         if self._workload.zero_grad_after_step:
@@ -129,7 +126,7 @@ class TracedStep:
             return
         self._recording.phase = Phase.EVALUATION
         evaluate_batches(
-            self._model,
+            self._computing_model,
             functools.partial(call_evaluation, self._workload.evaluate),
             next_batch,
             context=lambda: autocast_of(self._workload, self._recipe, "cpu"),
@@ -174,14 +171,20 @@ class TracedStep:
             ):
                 for name, tensor in tensors:
                     self._owners.setdefault(id(tensor), module_name)
-                    self._ledger.track_all(
-                        (tensor, *auxiliary_tensors(tensor)), component, module=module_name, operator=name
-                    )
+                    if component is Component.BUFFERS or self._places_weights:
+                        self._ledger.track_all(
+                            (tensor, *auxiliary_tensors(tensor)), component, module=module_name, operator=name
+                        )
             if self._on_cuda and isinstance(module, nn.RNNBase):
                 self._flatten_weights(module, module_name)
         if not self._on_cuda:  # moving a model to a card leaves these on the host
             unregistered = unregistered_tensors(self._model)
             self._ledger.track_all(unregistered, Component.BUFFERS, module="", operator="attribute")
+
+    @property
+    def _places_weights(self) -> bool:
+        """Whether the weights are on the device before the optimizer is made."""
+        return True
 
     def _flatten_weights(self, layers: nn.RNNBase, module_name: str) -> None:
         parts = [each.data for each in layers.parameters(recurse=False)]
@@ -195,8 +198,20 @@ class TracedStep:
         names = {module: name_without_wrappers(name) for name, module in self._model.named_modules()}
         return [(names[each], each) for each in (_children_first(self._model, {}) if self._on_cuda else names)]
 
+    @property
+    def _computing_model(self) -> nn.Module:
+        """What the workload's functions compute with."""
+        return self._model
+
     def _zero_gradients(self) -> None:
         self.optimizer.zero_grad(set_to_none=self._workload.zero_grad_set_to_none)
+
+    def _step_the_optimizer(self) -> None:
+        if self._workload.grad_clip_norm is not None:
+            foreach = True if self._on_cuda and runs_multi_tensor(self._model.parameters()) else None
+            clip_gradients(self._model, self._workload.grad_clip_norm, foreach=foreach)
+        call_user("optimizer step", self.optimizer.step)
+        check_step(self.optimizer, self._model, self._workload.optimizer)
 
     def _prepare_optimizer(self) -> None:
         if self._recipe.precision is Precision.FP16:
@@ -220,17 +235,24 @@ class TracedStep:
         if index == 0 and self._workload.zero_grad_before_backward:
             self._zero_gradients()
         self._recording.phase = Phase.BACKWARD
-        call_user("backward pass of the loss", scaled.backward)
+        self._run_backward(scaled)
         self._name_what_is_left(before, Component.GRADIENTS)
-        if is_last and not any(map(_may_have_gradient, self._model.parameters())):
-            raise WorkloadError(
-                f"the workload's loss {name_of(self._workload.loss)} depends on no parameter of the model it was given",
-                hint="compute the loss with the model that the function is given, not with another",
-            )
+        if is_last:
+            self._check_gradients()
         for parameter in self._model.parameters():
             if parameter.grad is not None:
                 self._mark([parameter.grad], Component.GRADIENTS, owner=parameter)
         return loss.detach()
+
+    def _run_backward(self, loss: torch.Tensor) -> None:
+        call_user("backward pass of the loss", loss.backward)
+
+    def _check_gradients(self) -> None:
+        if not any(map(_may_have_gradient, self._model.parameters())):
+            raise WorkloadError(
+                f"the workload's loss {name_of(self._workload.loss)} depends on no parameter of the model it was given",
+                hint="compute the loss with the model that the function is given, not with another",
+            )
 
     def _name_what_is_left(self, before: set[int], component: Component) -> set[int]:
         """Set the component of new blocks that outlive a pass, unless they have one; return what is live."""
@@ -243,15 +265,20 @@ class TracedStep:
     def _name_replaced_parameters(self) -> None:
         """Set the component of what code puts in the place of parameters' data, as momentum encoders do."""
         for parameter in self._model.parameters():
-            for block in self._ledger.blocks_of([parameter]):
+            for block in self._ledger.blocks_of(parts_of(parameter)):
                 if self._recording.components[block] in _UNNAMED:
                     self._recording.attribute(block, Component.PARAMETERS, module=self._owners.get(id(parameter), ""))
 
     def _forward(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
         with autocast_of(self._workload, self._recipe, "cpu"):
-            loss = checked_loss(call_user("loss", self._workload.loss, self._model, batch), self._workload.loss)
-            scaled = loss / self._recipe.accumulation_steps if self._recipe.accumulation_steps > 1 else loss
-        return loss, scaled if self._scale is None else scaled * self._scale
+            made = call_user("loss", self._workload.loss, self._computing_model, batch)
+            loss = checked_loss(made, self._workload.loss)
+            return loss, self._scaled(loss)
+
+    def _scaled(self, loss: torch.Tensor) -> torch.Tensor:
+        """Return the loss that the backward pass is run of."""
+        scaled = loss / self._recipe.accumulation_steps if self._recipe.accumulation_steps > 1 else loss
+        return scaled if self._scale is None else scaled * self._scale
 
     def _optimizers(self) -> tuple[Optimizer, ...]:
         return optimizers_of(self.optimizer, self._model.parameters())
@@ -260,6 +287,7 @@ class TracedStep:
         optimizers = self._optimizers()
         for parameter, state in optimizer_states(optimizers):
             self._mark(tensors_in(state), Component.OPTIMIZER_STATE, owner=parameter)
+        self._mark(stepped_copies(optimizers, self._model.parameters()), Component.OPTIMIZER_STATE)
         if self._on_cuda:
             for block in self._ledger.blocks_of(each for one in optimizers for each in _host_counters(one)):
                 self._recording.block_bytes[block] = 0

@@ -130,7 +130,7 @@ def _training_samples(count_samples: Callable[[], int | None]) -> int | None:
 def _trace_loaded(workload: Workload, request: TraceRequest, host_copies: HostCopies | None) -> StepTrace:
     batches = made_batches(workload, request.batch_sizes[:2])
     check_batches(workload, batches)
-    if workload.shard is not None:
+    if workload.spans_replicas:
         join_absent_replicas(request.setting.recipe.world_size, "cpu")
     with initialisation_skipped():
         model = built_model(workload, request.setting.recipe, batches)

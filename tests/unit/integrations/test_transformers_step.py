@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import json
+import os
 import pickle
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +25,8 @@ from memplan.integrations import transformers as integration  # noqa: E402 - aft
 from memplan.integrations import tuning  # noqa: E402
 from memplan.integrations.parcels import Parcel  # noqa: E402
 from memplan.integrations.transformers import tune  # noqa: E402
-from memplan.integrations.transformers_step import TrainerParts, TrainerStep, loader_arguments, step_arguments  # noqa: E402
+from memplan.integrations.transformers_arguments import loader_arguments, step_arguments  # noqa: E402
+from memplan.integrations.transformers_step import TrainerParts, TrainerStep  # noqa: E402
 from memplan.recipe import Recipe  # noqa: E402
 from memplan.training.sharding import join_absent_replicas, shard_model  # noqa: E402
 from tests import making  # noqa: E402
@@ -355,10 +358,7 @@ def test_a_forward_pass_that_was_put_on_the_model_itself_stays_there(arguments: 
     assert model.forward is own
 
 
-def test_arguments_that_shard_and_two_models_are_refused(arguments: Any) -> None:
-    arguments.deepspeed = "ds.json"
-    with pytest.raises(UsageError, match=r"deepspeed='ds\.json' shards the model"):
-        tune(arguments, model_init=make_model, train_dataset=samples())
+def test_no_model_and_two_are_refused(arguments: Any) -> None:
     with pytest.raises(UsageError, match="either model_init= or model="):
         tune(arguments, train_dataset=samples())
 
@@ -373,6 +373,70 @@ def test_fsdp_is_refused_in_its_first_version_and_where_it_offloads(
     arguments = transformers.TrainingArguments(str(tmp_path), use_cpu=True, fsdp=True, fsdp_config=settings)
     with pytest.raises(UsageError, match=problem):
         tune(arguments, model_init=make_model, train_dataset=samples())
+
+
+AUTOMATIC = {
+    "train_micro_batch_size_per_gpu": "auto",
+    "gradient_accumulation_steps": "auto",
+    "zero_optimization": {"stage": 2, "reduce_bucket_size": "auto"},
+    "optimizer": {"type": "AdamW", "params": {"lr": "auto", "weight_decay": "auto"}},
+}
+
+
+def under_deepspeed(folder: Path, config: Any, **settings: Any) -> Any:
+    """Arguments that name a DeepSpeed configuration."""
+    pytest.importorskip("deepspeed", reason="needs memplan[deepspeed]")
+    return transformers.TrainingArguments(str(folder), use_cpu=True, deepspeed=config, **settings)
+
+
+@pytest.mark.parametrize("as_file", [False, True])
+def test_arguments_with_deepspeed_are_planned_by_its_configuration(
+    tmp_path: Path, planned_by: Any, as_file: bool
+) -> None:
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps(AUTOMATIC))
+    arguments = under_deepspeed(tmp_path, str(path) if as_file else AUTOMATIC, optim="adafactor")
+    workload = planned_by(integration, lambda: tune(arguments, model_init=make_model, train_dataset=samples()))
+    assert workload.deepspeed["zero_optimization"] == {"stage": 2, "reduce_bucket_size": "auto"}
+    assert workload.shard is None
+    (group,) = workload.optimizer(workload.model().parameters()).param_groups[:1]
+    assert group["fused"]  # DeepSpeed's own takes the place of the arguments', and has fused kernels
+
+
+def test_the_arguments_optimizer_is_used_where_deepspeed_has_none(tmp_path: Path, planned_by: Any) -> None:
+    config = {name: value for name, value in AUTOMATIC.items() if name != "optimizer"}
+    arguments = under_deepspeed(tmp_path, config, optim="sgd")
+    workload = planned_by(integration, lambda: tune(arguments, model_init=make_model, train_dataset=samples()))
+    assert isinstance(workload.optimizer(workload.model().parameters()), torch.optim.SGD)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"gradient_accumulation_steps": 1}, 'fixes gradient_accumulation_steps=1, .*write "auto" for gradient_accum'),
+        ({"optimizer": {"type": "Lion", "params": {"lr": "auto"}}}, r"optimizer\.type='Lion', an optimizer of its own"),
+    ],
+)
+def test_a_deepspeed_configuration_that_no_plan_can_follow_is_refused(
+    tmp_path: Path, changes: dict[str, Any], problem: str
+) -> None:
+    arguments = under_deepspeed(tmp_path, {**AUTOMATIC, **changes})
+    with pytest.raises(UsageError, match=problem):
+        tune(arguments, model_init=make_model, train_dataset=samples())
+
+
+def test_a_trainer_is_made_without_the_deepspeed_that_a_launcher_asks_for(
+    arguments: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+
+    class Watching(transformers.Trainer):
+        def __init__(self, *given: Any, **named: Any) -> None:
+            assert "ACCELERATE_USE_DEEPSPEED" not in os.environ
+            super().__init__(*given, **named)
+
+    assert arrived(arguments, trainer_class=Watching).model().training
+    assert os.environ["ACCELERATE_USE_DEEPSPEED"] == "true"
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")  # of what compile imports

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -376,3 +377,9 @@ def test_shards_that_fsdp_offloads_are_not_moved_to_the_device(policy: OffloadPo
     )
     build(made, world_size=2)
     assert moves == places
+
+
+def test_an_engines_loss_scale_is_told_in_fp16_alone() -> None:
+    engine = SimpleNamespace(optimizer=SimpleNamespace(loss_scale=4.0))
+    scales = [replace(build(precision=each), engine=engine, scaler=None).loss_scale for each in ("fp16", "bf16")]
+    assert scales == [4.0, None]

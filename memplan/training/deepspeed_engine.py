@@ -1,0 +1,75 @@
+"""DeepSpeed's engine, which shards optimizer states, gradients and weights (ZeRO), and runs each pass and each step.
+
+Weights are half, and their masters and the optimizer's states single, in bf16 and fp16; there is no autocast. The
+engine accumulates, scales, clips and zeroes gradients by itself. Imports torch; child processes only.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from memplan.errors import MissingExtraError
+from memplan.training.deepspeed_config import engine_config
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+    from torch.optim import Optimizer
+
+    from memplan.recipe import Recipe
+    from memplan.workload import Workload
+
+
+def make_engine(model: nn.Module, optimizer: Optimizer, workload: Workload, recipe: Recipe, *, on_card: bool) -> Any:
+    """Let DeepSpeed make its engine in the process group of the replicas; the model computes within it from then on.
+
+    Under stage 3 weights are sharded one by one as they reach the device, as by ``deepspeed.zero.Init``.
+
+    Args:
+        model: the model, its weights in the engine's type; under stage 3 on the host, with its buffers on the device.
+        optimizer: that of its parameters.
+        workload: its configuration.
+        recipe: its sizes and precision.
+        on_card: whether the device is a card.
+
+    Raises:
+        MissingExtraError: DeepSpeed is not installed.
+        WorkloadError: the recipe's precision is none of DeepSpeed's.
+    """
+    os.environ.setdefault("LOCAL_RANK", "0")
+    try:
+        import deepspeed  # noqa: PLC0415 - an extra, which takes seconds to import
+        from deepspeed.accelerator import set_accelerator  # noqa: PLC0415 - as above
+        from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator  # noqa: PLC0415 - as above
+        from deepspeed.accelerator.cuda_accelerator import CUDA_Accelerator  # noqa: PLC0415 - as above
+    except ModuleNotFoundError as error:
+        if error.name != "deepspeed":
+            raise
+        raise MissingExtraError(
+            "the workload has a DeepSpeed configuration, and deepspeed is not installed",
+            hint="install it with: pip install 'memplan[deepspeed]'",
+        ) from error
+    set_accelerator(CUDA_Accelerator() if on_card else CPU_Accelerator())  # another may have been found at its import
+    given = workload.deepspeed or {}
+    config = engine_config(given, recipe, hidden_size=_hidden_size(model), grad_clip_norm=workload.grad_clip_norm)
+    if workload.shards_weights_by_engine:
+        deepspeed.zero.Init(module=model, config_dict_or_path=config)
+    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config, dist_init_required=False)
+    return engine
+
+
+def parts_of(parameter: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return a parameter, which is gathered or empty where weights are sharded, and this replica's part of it then."""
+    part: torch.Tensor | None = getattr(parameter, "ds_tensor", None)
+    return (parameter,) if part is None else (parameter, part)
+
+
+def _hidden_size(model: nn.Module) -> int | None:
+    """Return the size that transformers fills buckets in by, of its own models; None where there is none."""
+    of_model = getattr(model, "config", None)
+    for config in (of_model, getattr(of_model, "text_config", None)):
+        size = getattr(config, "hidden_size", None) or max(getattr(config, "hidden_sizes", ()), default=None)
+        if size is not None:
+            return int(size)
+    return None

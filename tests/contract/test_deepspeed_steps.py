@@ -1,0 +1,173 @@
+"""Steps that DeepSpeed's engine runs: what of a model each replica holds, on a card and, for real, on the CPU.
+
+Eight layers of 512 x 512, whose 2 Mi weights are 4 MiB in half and 8 MiB in single precision.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+import pytest
+import torch
+from torch import nn
+
+pytest.importorskip("deepspeed", reason="needs memplan[deepspeed]")
+
+from memplan.devices.cards import find_card
+from memplan.devices.resolving import resolve_device
+from memplan.errors import WorkloadError
+from memplan.estimators import estimate
+from memplan.probe.launcher import run_trial
+from memplan.probe.trials import TrialRequest
+from memplan.recipe import Recipe
+from memplan.units import KIB, MIB
+from memplan.workload import Workload
+from tests.contract import tracing
+from tests.contract.tracing import TEMPLATE_OF_DEEPSPEED
+from tests.making import source_of
+
+if TYPE_CHECKING:
+    from memplan.devices.cards import DeviceSpec
+    from memplan.estimators import StepTrace
+    from memplan.results import BreakdownBytes, Measurement
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+CPU = resolve_device("cpu")
+CARD = find_card("h100")
+LAYERS = 8
+SMALL_BUCKETS = {"reduce_bucket_size": MIB // 2, "allgather_bucket_size": MIB // 2}
+KEEPS_NONE = {"stage3_param_persistence_threshold": 0, "stage3_max_live_parameters": 0, "stage3_max_reuse_distance": 0}
+HOST = {"device": "cpu"}
+
+
+def layers() -> nn.Sequential:
+    return nn.Sequential(*(nn.Linear(512, 512, bias=False) for _ in range(LAYERS)))
+
+
+def mean_square(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    return model(batch).float().square().mean()
+
+
+def workload(stage: int, **zero: Any) -> Workload:
+    return Workload(
+        model=layers,
+        batch=lambda count: torch.randn(count, 512),
+        loss=mean_square,
+        optimizer=torch.optim.AdamW,
+        grad_clip_norm=1.0,
+        deepspeed={"zero_optimization": {"stage": stage, **SMALL_BUCKETS, **zero}},
+    )
+
+
+def recipe(**changes: Any) -> Recipe:
+    return Recipe(**{"micro_batch_size": 4, "precision": "bf16", "world_size": 4, **changes})
+
+
+def traced(given: Workload, device: DeviceSpec, asked: Recipe) -> StepTrace:
+    return tracing.traced(given, device, asked, TEMPLATE_OF_DEEPSPEED)
+
+
+def on_card(stage: int, *, replicas: int = 4, precision: str = "bf16", **zero: Any) -> BreakdownBytes:
+    asked = recipe(world_size=replicas, precision=precision)
+    return estimate(traced(workload(stage, **zero), CARD, asked), micro_batch_size=4, device=CARD).breakdown
+
+
+def test_stages_shard_states_and_weights() -> None:
+    replicated, states, weights = on_card(0), on_card(1), on_card(3, **KEEPS_NONE)
+    assert replicated.optimizer_state == 3 * 8 * MIB  # masters and two moments
+    assert states.optimizer_state == weights.optimizer_state == 3 * 8 * MIB // 4
+    assert replicated.parameters == states.parameters == 4 * MIB
+    assert MIB <= weights.parameters < 4 * MIB  # a part of each, and what is gathered
+
+
+def test_more_replicas_hold_less_each() -> None:
+    assert on_card(2, replicas=8).optimizer_state == 3 * 8 * MIB // 8
+
+
+def test_in_single_precision_the_weights_are_their_own_masters_beside_a_flat_copy() -> None:
+    assert on_card(1, precision="fp32").parameters == 8 * MIB
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_what_is_offloaded_takes_nothing_on_a_card(stage: int) -> None:
+    assert on_card(stage, offload_optimizer=HOST).optimizer_state == 0
+
+
+def test_weights_on_the_host_are_there_but_for_what_is_gathered() -> None:
+    kept = on_card(3, offload_optimizer=HOST, **KEEPS_NONE)
+    offloaded = on_card(3, offload_optimizer=HOST, offload_param=HOST, **KEEPS_NONE)
+    assert offloaded.parameters <= kept.parameters - MIB
+
+
+def test_a_bucket_of_gradients_is_as_large_as_the_configuration_says() -> None:
+    small, large = (on_card(2, reduce_bucket_size=size * MIB) for size in (8, 24))
+    assert large.temporaries - small.temporaries == 2 * 16 * MIB  # of two bytes an element
+
+
+@pytest.mark.parametrize("device", [CARD, CPU], ids=["card", "cpu"])
+def test_nothing_is_said_of_what_deepspeed_asks_or_reads(device: DeviceSpec) -> None:
+    assert traced(workload(2), device, recipe()).notes == ()
+
+
+def engine_loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    if type(model).__name__ != "DeepSpeedEngine":
+        raise AssertionError(type(model))
+    return mean_square(model, batch)
+
+
+def test_losses_and_evaluations_are_given_the_engine() -> None:
+    given = replace(workload(1), loss=engine_loss, evaluate=engine_loss)
+    assert not any("evaluation" in each for each in traced(given, CARD, recipe()).notes)
+
+
+def test_a_precision_without_masters_is_refused() -> None:
+    with pytest.raises(WorkloadError, match="DeepSpeed has no precision bf16-true"):
+        traced(workload(1), CARD, recipe(precision="bf16-true"))
+
+
+def really(given: Workload, asked: Recipe) -> Measurement:
+    """Run a trial of the step on the CPU."""
+    request = TrialRequest(
+        source=source_of(given),
+        recipe=asked,
+        device=CPU,
+        budget_bytes=CPU.total_bytes,
+        warmup_steps=2,
+        timed_steps=1,
+        timed_s=0,
+    )
+    ended = run_trial(request)
+    assert ended.measurement is not None, ended.evidence
+    return ended.measurement
+
+
+@pytest.mark.parametrize(("stage", "precision", "passes"), [(0, "fp32", 1), (2, "bf16", 2), (3, "bf16", 1)])
+def test_a_step_on_the_cpu_takes_what_it_does_for_real(stage: int, precision: str, passes: int) -> None:
+    asked = recipe(micro_batch_size=256, precision=precision, accumulation_steps=passes)
+    given = replace(workload(stage), loss=engine_loss, evaluate=engine_loss)
+    real = really(given, asked)
+    found = estimate(traced(given, CPU, asked), micro_batch_size=256, device=CPU)
+    assert not real.notes  # of an evaluation that failed, or memory that grew
+    assert found.peak_allocated_bytes == pytest.approx(real.peak_allocated_bytes, abs=64 * KIB)
+    assert real.breakdown is not None
+    assert found.breakdown.parameters == real.breakdown.parameters
+    assert found.breakdown.optimizer_state == real.breakdown.optimizer_state
+
+
+def test_buckets_of_models_of_transformers_are_filled_in_by_their_hidden_size() -> None:
+    def with_config() -> nn.Module:
+        made = layers()
+        made.config = SimpleNamespace(text_config=SimpleNamespace(hidden_size=3 * KIB))  # type: ignore[assignment]
+        return made
+
+    automatic = replace(workload(2, reduce_bucket_size="auto"), model=with_config)
+    sized, fixed = (
+        estimate(traced(each, CARD, recipe()), micro_batch_size=4, device=CARD).breakdown.temporaries
+        for each in (automatic, workload(2, reduce_bucket_size=9 * MIB))
+    )
+    assert sized == fixed
