@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from memplan.recipe import Recipe
     from memplan.workload import Workload
 
+_BETWEEN_PROCESSES = "deepspeed_shm_comm"  # an operator of DeepSpeed's on the CPU
+
 
 def make_engine(model: nn.Module, optimizer: Optimizer, workload: Workload, recipe: Recipe, *, on_card: bool) -> Any:
     """Let DeepSpeed make its engine in the process group of the replicas; the model computes within it from then on.
@@ -51,8 +53,11 @@ def make_engine(model: nn.Module, optimizer: Optimizer, workload: Workload, reci
             hint="install it with: pip install 'memplan[deepspeed]'",
         ) from error
     set_accelerator(CUDA_Accelerator() if on_card else CPU_Accelerator())  # another may have been found at its import
+    deepspeed.ops.__compatible_ops__[_BETWEEN_PROCESSES] = (
+        False  # it would be compiled, for replicas that are not there
+    )
     given = workload.deepspeed or {}
-    config = engine_config(given, recipe, hidden_size=_hidden_size(model), grad_clip_norm=workload.grad_clip_norm)
+    config = engine_config(given, recipe, hidden_size=hidden_size(model), grad_clip_norm=workload.grad_clip_norm)
     if workload.shards_weights_by_engine:
         deepspeed.zero.Init(module=model, config_dict_or_path=config)
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config, dist_init_required=False)
@@ -65,7 +70,7 @@ def parts_of(parameter: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return (parameter,) if part is None else (parameter, part)
 
 
-def _hidden_size(model: nn.Module) -> int | None:
+def hidden_size(model: nn.Module) -> int | None:
     """Return the size that transformers fills buckets in by, of its own models; None where there is none."""
     of_model = getattr(model, "config", None)
     for config in (of_model, getattr(of_model, "text_config", None)):

@@ -530,6 +530,21 @@ def test_a_tensor_like_one_on_the_card_lies_there_whatever_is_said_of_pinning() 
     assert allocated_mib(lambda: KeepingABuffer(WIDTH, WIDTH)) == allocated_mib(lambda: Sines(WIDTH, WIDTH)) + 1
 
 
+class KeepingOnTheHost(Sines):
+    """Fills a tensor on the host, named as such, with its result."""
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        result = super().forward(batch)
+        self.kept = torch.empty(result.shape, device="cpu")
+        self.kept.copy_(result)
+        assert not self.kept.is_cuda
+        return result
+
+
+def test_what_is_made_on_the_host_by_name_takes_nothing_on_the_card() -> None:
+    assert allocated_mib(lambda: KeepingOnTheHost(WIDTH, WIDTH)) == allocated_mib(lambda: Sines(WIDTH, WIDTH))
+
+
 class Offloading(torch.autograd.Function):
     """A sine that keeps its input on the host by hand."""
 

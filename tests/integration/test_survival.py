@@ -84,12 +84,15 @@ def test_a_runner_killed_at_any_moment_loses_no_trial_and_leaves_no_process(tmp_
             assert said, "the runner ended by itself"
             recorded += said == "recorded"
         process.kill()
-        process.communicate()
+        late, _ = process.communicate()  # it may have gone on before it was killed
+        recorded += late.split().count("recorded")
         wait_until_gone(tmp_path)
         stored = Journal(tmp_path).runs()
         assert len(stored) == 1, "the same run is resumed"
         numbers = [trial.number for trial in stored[0].trials]
-        assert numbers == list(range(1, recorded + 1)), moment
+        assert numbers == list(range(1, len(numbers) + 1)), moment
+        assert len(numbers) - recorded in {0, 1}, moment  # the last may be stored and not yet told of
+        recorded = len(numbers)
 
 
 @pytest.mark.slow

@@ -64,6 +64,7 @@ _FACTORIES = frozenset({torch.empty, torch.zeros, torch.ones, torch.full, torch.
 _MOVES = {torch.Tensor.cpu: "cpu", torch.Tensor.cuda: "cuda"}
 _REDIRECTED: dict[str, Callable[..., Any]] = {}  # PyTorch's own functions that tell of autocast, once they are not
 _MOVING = frozenset({*_MOVES, torch.Tensor.to, torch.Tensor.type_as, torch.Tensor.pin_memory})
+_PLACING = _MOVING | _FACTORIES
 
 
 def _optimizers_with(name: str) -> list[ModuleType]:
@@ -165,13 +166,15 @@ class CudaEmulation(TorchFunctionMode):
         if func in _PLACE_PROPERTIES:
             is_seen = self._is_seen_by(calling_package(), func, args[0], by_user=is_called_by_user())
             return _PLACE_PROPERTIES[func] if is_seen else func(*args, **kwargs)
-        if is_written_for_cards(calling_package()):
-            args, kwargs = _with_host_by_name(func, args, kwargs)
-        if func in _MOVING:
-            return self._moved_by(func, args, kwargs)
-        if "device" in kwargs or "pin_memory" in kwargs:
-            return self._made(func, args, kwargs)
+        if func in _PLACING or "device" in kwargs or "pin_memory" in kwargs:
+            return self._placed(calling_package(), func, args, kwargs)
         return func(*args, **kwargs)
+
+    def _placed(self, package: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a call of a package, or of user code, that makes or moves tensors, on the CPU in place of the card."""
+        if is_written_for_cards(package):
+            args, kwargs = _with_host_by_name(func, args, kwargs)
+        return self._moved_by(func, args, kwargs) if func in _MOVING else self._made(func, args, kwargs)
 
     def _moved_by(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a method that moves tensors, on the CPU in place of the card."""
