@@ -14,7 +14,6 @@ import os
 from dataclasses import dataclass, field
 from typing import Any
 
-import deepspeed
 import torch
 from cuda_stubs.values import STUBS_VARIABLE, answer_that_norms_are_valid, answer_whether_masks_hide
 from forked import run_forked
@@ -88,6 +87,8 @@ def batch_of(samples: int) -> dict[str, torch.Tensor]:
 
 def trained(case: Case, device: torch.device) -> tuple[int, int]:
     """Train, and return allocated and reserved peaks in bytes, all that comes before the first step included."""
+    import deepspeed  # which would use the card in the process that forks
+
     torch.distributed.init_process_group("fake", store=fake_pg.FakeStore(), rank=0, world_size=REPLICAS)
     model = made(case)
     if STUBS_VARIABLE in os.environ:

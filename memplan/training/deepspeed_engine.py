@@ -23,7 +23,15 @@ if TYPE_CHECKING:
 _BETWEEN_PROCESSES = "deepspeed_shm_comm"  # an operator of DeepSpeed's on the CPU
 
 
-def make_engine(model: nn.Module, optimizer: Optimizer, workload: Workload, recipe: Recipe, *, on_card: bool) -> Any:
+def make_engine(
+    model: nn.Module,
+    optimizer: Optimizer,
+    workload: Workload,
+    recipe: Recipe,
+    *,
+    on_card: bool,
+    card_is_there: bool = True,
+) -> Any:
     """Let DeepSpeed make its engine in the process group of the replicas; the model computes within it from then on.
 
     Under stage 3 weights are sharded one by one as they reach the device, as by ``deepspeed.zero.Init``.
@@ -34,6 +42,7 @@ def make_engine(model: nn.Module, optimizer: Optimizer, workload: Workload, reci
         workload: its configuration.
         recipe: its sizes and precision.
         on_card: whether the device is a card.
+        card_is_there: whether its driver may be asked how much memory is free.
 
     Raises:
         MissingExtraError: DeepSpeed is not installed.
@@ -42,9 +51,8 @@ def make_engine(model: nn.Module, optimizer: Optimizer, workload: Workload, reci
     os.environ.setdefault("LOCAL_RANK", "0")
     try:
         import deepspeed  # noqa: PLC0415 - an extra, which takes seconds to import
-        from deepspeed.accelerator import set_accelerator  # noqa: PLC0415 - as above
+        from deepspeed.accelerator import cuda_accelerator, set_accelerator  # noqa: PLC0415 - as above
         from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator  # noqa: PLC0415 - as above
-        from deepspeed.accelerator.cuda_accelerator import CUDA_Accelerator  # noqa: PLC0415 - as above
     except ModuleNotFoundError as error:
         if error.name != "deepspeed":
             raise
@@ -52,7 +60,10 @@ def make_engine(model: nn.Module, optimizer: Optimizer, workload: Workload, reci
             "the workload has a DeepSpeed configuration, and deepspeed is not installed",
             hint="install it with: pip install 'memplan[deepspeed]'",
         ) from error
-    set_accelerator(CUDA_Accelerator() if on_card else CPU_Accelerator())  # another may have been found at its import
+    # another may have been found at its import
+    set_accelerator(cuda_accelerator.CUDA_Accelerator() if on_card else CPU_Accelerator())
+    if not card_is_there:
+        cuda_accelerator.pynvml = None
     deepspeed.ops.__compatible_ops__[_BETWEEN_PROCESSES] = (
         False  # it would be compiled, for replicas that are not there
     )

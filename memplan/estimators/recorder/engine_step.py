@@ -46,7 +46,7 @@ class EngineStep(TracedStep):
         return not (self._on_cuda and self._workload.shards_weights_by_engine)
 
     def _prepare_optimizer(self) -> None:
-        make = functools.partial(make_engine, on_card=self._on_cuda)
+        make = functools.partial(make_engine, on_card=self._on_cuda, card_is_there=False)
         self._engine = call_user("DeepSpeed engine", make, self._model, self.optimizer, self._workload, self._recipe)
         self._name_replaced_parameters()
         self._mark_state()
