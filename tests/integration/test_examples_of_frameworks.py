@@ -62,7 +62,7 @@ RUNS = (
         folder="hf_causal_lm",
         framework="transformers",
         packages=("transformers", "accelerate"),
-        words=("train.py", "--epochs", "1", "--samples", "64", "--precision", "fp32", "--budget", "640MiB"),
+        words=("train.py", "--epochs", "1", "--samples", "64", "--precision", "fp32", "--budget", "768MiB"),
         sizes=(
             ("LONGEST = 512", "LONGEST = 128"),
             ("hidden_size=128", "hidden_size=32"),
