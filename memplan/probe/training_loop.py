@@ -290,9 +290,9 @@ def run_evaluation(state: TrainingState, marks: StepMarks = NO_MARKS) -> None:
 
 def zero_gradients(state: TrainingState) -> None:
     """Free the gradients or fill them with zeros, as the workload wants it; DeepSpeed's engine does so by itself."""
+    if state.engine is not None:
+        return
     with blamed_on_user():
-        if state.engine is not None:
-            return
         state.optimizer.zero_grad(set_to_none=state.workload.zero_grad_set_to_none)
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from memplan.devices.cards import DeviceSpec
     from memplan.workload import Workload
 
-TEMPLATE = trace_template()  # ended with the session, see conftest.py, as is the other
+TEMPLATE = trace_template()  # ended with the session, see conftest.py, as are the others
 TEMPLATE_OF_COMPILED = trace_template(["memplan.estimators.recorder.compiled_graphs"])  # has loaded Inductor as well
 TEMPLATE_OF_DEEPSPEED = trace_template(["deepspeed"])
 FOUR_SAMPLES = Recipe(micro_batch_size=4)

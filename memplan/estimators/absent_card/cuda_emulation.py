@@ -164,7 +164,10 @@ class CudaEmulation(TorchFunctionMode):
             if is_asked and not self.host_copies.holds(args[0]):
                 return func == _IS_CUDA
         if func in _PLACE_PROPERTIES:
-            is_seen = self._is_seen_by(calling_package(), func, args[0], by_user=is_called_by_user())
+            package = calling_package()
+            runs_kernels = func == _IS_CUDA and runs_followed_operators(package)
+            is_asked = is_called_by_user() or (runs_kernels and isinstance(args[0], FakeTensor))
+            is_seen = self._is_seen_by(package, args[0], is_asked=is_asked)
             return _PLACE_PROPERTIES[func] if is_seen else func(*args, **kwargs)
         if func in _PLACING or "device" in kwargs or "pin_memory" in kwargs:
             return self._placed(calling_package(), func, args, kwargs)
@@ -204,17 +207,15 @@ class CudaEmulation(TorchFunctionMode):
             self.host_copies.note_on_card(made)
         return made
 
-    def _is_seen_by(self, package: str, func: Callable[..., Any], tensor: torch.Tensor, *, by_user: bool) -> bool:
-        """Whether code of a package, or the user's, that asks where a tensor is sees it on the card."""
+    def _device_of(self, read: Callable[[FakeTensor], torch.device], tensor: FakeTensor) -> torch.device:
+        is_seen = self._is_seen_by(calling_package(), tensor, is_asked=is_called_by_user())
+        return _CARD if is_seen else read(tensor)
+
+    def _is_seen_by(self, package: str, tensor: torch.Tensor, *, is_asked: bool) -> bool:
+        """Whether code of a package sees a tensor on the card; if not written for cards, only where it may ask."""
         if is_written_for_cards(package):
             return self._is_on_card(tensor)
-        runs_kernels = func == _IS_CUDA and runs_followed_operators(package)
-        return (by_user or (runs_kernels and isinstance(tensor, FakeTensor))) and self._is_seen_on_card(tensor)
-
-    def _device_of(self, read: Callable[[FakeTensor], torch.device], tensor: FakeTensor) -> torch.device:
-        if is_written_for_cards(calling_package()):
-            return _CARD if self._is_on_card(tensor) else read(tensor)
-        return _CARD if is_called_by_user() and self._is_seen_on_card(tensor) else read(tensor)
+        return is_asked and self._is_seen_on_card(tensor)
 
     def _is_seen_on_card(self, tensor: torch.Tensor) -> bool:
         """Whether user code sees the tensor on the card, which is recorded."""
