@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from graphlib import TopologicalSorter
+from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
 
 PACKAGE = Path(__file__).parents[1] / "memplan"
 
@@ -107,60 +113,103 @@ GATEWAYS = {
 }
 
 
-def sources() -> list[Path]:
-    return sorted(PACKAGE.rglob("*.py"))
+@functools.cache
+def sources() -> tuple[Path, ...]:
+    return tuple(sorted(PACKAGE.rglob("*.py")))
 
 
 def part_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def imported_modules(path: Path, *, at_run_time_only: bool = False) -> set[str]:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    skipped: set[ast.AST] = set()
-    if at_run_time_only:
-        for node in ast.walk(tree):
-            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-                skipped.update(inner for statement in node.body for inner in ast.walk(statement))
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
+def imported_modules(path: Path) -> frozenset[str]:
+    return frozenset(chain.from_iterable(map(modules_of, ast.walk(tree_of(path)))))
+
+
+def imported_at_run_time(path: Path) -> set[str]:
+    """What is imported elsewhere than under ``if TYPE_CHECKING``."""
     found: set[str] = set()
-    for node in ast.walk(tree):
-        if node in skipped:
+    pending: list[ast.AST] = [tree_of(path)]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            pending += node.orelse
             continue
-        if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module == "memplan":
-            found.update(f"memplan.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
+        found.update(modules_of(node))
+        pending += ast.iter_child_nodes(node)
     return found
 
 
-@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_go_downwards_only(path: Path) -> None:
-    part = part_of(path)
-    if part in ROOTS:
-        return
-    level = {name: depth for depth, names in enumerate(LAYERS) for name in names}
-    assert part in level, f"{part} has no place in LAYERS"
-    for module in imported_modules(path):
-        if module.split(".")[0] == "memplan":
+def modules_of(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom) and node.module == "memplan":
+        return [f"memplan.{alias.name}" for alias in node.names]
+    return [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+
+
+def offences(find: Callable[[Path], Iterable[str]]) -> list[str]:
+    """What is wrong with any file, one line each."""
+    return [f"{path.relative_to(PACKAGE)} {each}" for path in sources() for each in find(path)]
+
+
+def levels(layers: tuple[tuple[str, ...], ...]) -> dict[str, int]:
+    return {name: depth for depth, names in enumerate(layers) for name in names}
+
+
+def test_what_a_module_imports_is_found_and_when() -> None:
+    tree = ast.parse(
+        "import os.path\nfrom memplan import units\nif TYPE_CHECKING:\n    import torch\nelse:\n    import numpy\n"
+        "def late():\n    from a.b import c\n"
+    )
+    path = Path("of this test")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(globals(), "tree_of", {path: tree}.__getitem__)
+        assert imported_modules(path) == {"os.path", "memplan.units", "torch", "numpy", "a.b"}
+        assert imported_at_run_time(path) == {"os.path", "memplan.units", "numpy", "a.b"}
+
+
+def test_imports_go_downwards_only() -> None:
+    level = levels(LAYERS)
+
+    def upward(path: Path) -> Iterator[str]:
+        part = part_of(path)
+        if part in ROOTS:
+            return
+        if part not in level:
+            yield "has no place in LAYERS"
+        for module in imported_modules(path):
+            if module.split(".")[0] != "memplan":
+                continue
             other = module.removeprefix("memplan.").split(".")[0]
-            assert other in level, f"{path.name} imports {module} from the root, not from the part it lies in"
-            assert level[other] <= level[part], f"{path.name} imports {module}, which lies above it"
+            if other not in level:
+                yield f"imports {module} from the root, not from the part it lies in"
+            elif level[other] > level.get(part, 0):
+                yield f"imports {module}, which lies above it"
+
+    assert offences(upward) == []
 
 
-@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_within_the_large_packages_go_downwards_too(path: Path) -> None:
-    parts = path.relative_to(PACKAGE).parts
-    layers = INNER_LAYERS.get(parts[0])
-    if layers is None or parts[1].removesuffix(".py") in ROOTS:
-        return
-    level = {name: depth for depth, names in enumerate(layers) for name in names}
-    part = parts[1].removesuffix(".py")
-    assert part in level, f"{part} has no place among the layers of {parts[0]}"
-    for module in imported_modules(path):
-        if module.startswith(f"memplan.{parts[0]}."):
-            assert level[module.split(".")[2]] <= level[part], f"{path.name} imports {module}, which lies above it"
+def test_imports_within_the_large_packages_go_downwards_too() -> None:
+    def upward(path: Path) -> Iterator[str]:
+        parts = path.relative_to(PACKAGE).parts
+        layers = INNER_LAYERS.get(parts[0])
+        if layers is None or (part := parts[1].removesuffix(".py")) in ROOTS:
+            return
+        level = levels(layers)
+        if part not in level:
+            yield f"has no place among the layers of {parts[0]}"
+        for module in imported_modules(path):
+            if module.startswith(f"memplan.{parts[0]}.") and level[module.split(".")[2]] > level.get(part, 0):
+                yield f"imports {module}, which lies above it"
+
+    assert offences(upward) == []
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
@@ -169,19 +218,25 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     assert len(list(TopologicalSorter(imports).static_order())) == len(modules)  # raises where there is a circle
 
 
-@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_foreign_systems_have_one_gateway_each(path: Path) -> None:
-    place = path.relative_to(PACKAGE)
-    for module in imported_modules(path, at_run_time_only=True):
-        gateways = GATEWAYS.get(module.split(".")[0])
-        if gateways is not None:
-            assert {str(place), place.parts[0]} & gateways, f"{place} imports {module}"
+def test_foreign_systems_have_one_gateway_each() -> None:
+    def around_gateways(path: Path) -> Iterator[str]:
+        place = path.relative_to(PACKAGE)
+        for module in imported_at_run_time(path):
+            gateways = GATEWAYS.get(module.split(".")[0])
+            if gateways is not None and not {str(place), place.parts[0]} & gateways:
+                yield f"imports {module}"
+
+    assert offences(around_gateways) == []
 
 
-@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_no_module_is_a_grab_bag_and_none_is_too_long(path: Path) -> None:
-    assert path.stem not in {"utils", "util", "common", "helpers", "misc"}
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 400
+def test_no_module_is_a_grab_bag_and_none_is_too_long() -> None:
+    def unclear(path: Path) -> Iterator[str]:
+        if path.stem in {"utils", "util", "common", "helpers", "misc"}:
+            yield "has a name that says nothing"
+        if (lines := len(path.read_text(encoding="utf-8").splitlines())) > 400:
+            yield f"has {lines} lines"
+
+    assert offences(unclear) == []
 
 
 PURE_MODULES = (

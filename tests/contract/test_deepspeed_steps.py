@@ -20,16 +20,17 @@ from memplan.devices.cards import find_card
 from memplan.devices.resolving import resolve_device
 from memplan.errors import WorkloadError
 from memplan.estimators import estimate
-from memplan.probe.launcher import run_trial
+from memplan.probe.launcher import run_trial, trial_template
 from memplan.probe.trials import TrialRequest
 from memplan.recipe import Recipe
 from memplan.units import KIB, MIB
 from memplan.workload import Workload
 from tests.contract import tracing
-from tests.contract.tracing import TEMPLATE_OF_DEEPSPEED
+from tests.contract.tracing import DEEPSPEED, TEMPLATE_OF_DEEPSPEED
 from tests.making import source_of
 
 if TYPE_CHECKING:
+    from memplan.children import Template
     from memplan.devices.cards import DeviceSpec
     from memplan.estimators import StepTrace
     from memplan.results import BreakdownBytes, Measurement
@@ -108,7 +109,13 @@ def test_a_precision_without_masters_is_refused() -> None:
         traced(workload(1), CARD, recipe(precision="bf16-true"))
 
 
-def really(given: Workload, asked: Recipe) -> Measurement:
+@pytest.fixture(scope="module")
+def template():
+    with trial_template(DEEPSPEED) as made:
+        yield made
+
+
+def really(given: Workload, asked: Recipe, template: Template) -> Measurement:
     """Run a trial of the step on the CPU."""
     request = TrialRequest(
         source=source_of(given),
@@ -119,17 +126,19 @@ def really(given: Workload, asked: Recipe) -> Measurement:
         timed_steps=1,
         timed_s=0,
     )
-    ended = run_trial(request)
+    ended = run_trial(request, template=template)
     assert ended.measurement is not None, ended.evidence
     return ended.measurement
 
 
 @pytest.mark.parametrize(("stage", "precision", "passes"), [(2, "fp32", 2), (3, "bf16", 1)])
-def test_a_step_on_the_cpu_takes_what_it_does_for_real(stage: int, precision: str, passes: int) -> None:
+def test_a_step_on_the_cpu_takes_what_it_does_for_real(
+    stage: int, precision: str, passes: int, template: Template
+) -> None:
     asked = recipe(micro_batch_size=64, precision=precision, accumulation_steps=passes)
     evaluate = engine_loss if stage < 3 else None  # after which weights are gathered in another order
     given = replace(workload(stage), loss=engine_loss, evaluate=evaluate)
-    real = really(given, asked)
+    real = really(given, asked, template)
     found = estimate(traced(given, CPU, asked), micro_batch_size=64, device=CPU)
     assert not real.notes  # of an evaluation that failed, or memory that grew
     assert found.peak_allocated_bytes == pytest.approx(real.peak_allocated_bytes, abs=64 * KIB)

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 TEMPLATE = trace_template()  # ended with the session, see conftest.py, as are the others
 TEMPLATE_OF_COMPILED = trace_template(["memplan.estimators.recorder.compiled_graphs"])  # has loaded Inductor as well
-TEMPLATE_OF_DEEPSPEED = trace_template(["deepspeed"])
+# The second is imported when an engine is made; it has functions compiled, for which PyTorch loads Inductor.
+DEEPSPEED = ("deepspeed", "deepspeed.runtime.zero.muon.muon_optimizer")
+TEMPLATE_OF_DEEPSPEED = trace_template(DEEPSPEED)
 FOUR_SAMPLES = Recipe(micro_batch_size=4)
 
 

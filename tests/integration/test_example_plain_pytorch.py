@@ -45,7 +45,8 @@ def test_the_workload_makes_batches_of_the_size_asked_for(script) -> None:
 
 @pytest.mark.slow
 def test_the_script_is_planned_once_and_watched_each_time(tmp_path: Path) -> None:
-    first, again = (run(tmp_path, "--plan", "--budget", "600MiB", "--steps", steps) for steps in ("1", "2"))
+    small = ("--budget", "600MiB", "--patch-size", "16")
+    first, again = (run(tmp_path, "--plan", *small, "--steps", steps) for steps in ("1", "2"))
     assert first.startswith("planned now: --batch-size")
     assert again.startswith("planned at 20")
     assert first.partition(": ")[2].splitlines()[0] == again.partition(": ")[2].splitlines()[0]
