@@ -42,6 +42,7 @@ class Case:
     passes: int = 1
     checkpoints: bool = False
     zero: dict[str, Any] = field(default_factory=lambda: SMALL)
+    zero_init: bool = True
     says: str = ""
 
     def __str__(self) -> str:
@@ -60,11 +61,13 @@ CASES = (
     Case(
         net="GPT-2", stage=3, zero={**SHARDED, "offload_optimizer": HOST, "offload_param": HOST}, says="all on the host"
     ),
+    Case(net="GPT-2", stage=3, precision=Precision.FP32, zero=SHARDED, zero_init=False, says="sharded by initialize"),
     Case(net="Llama", stage=1),
     Case(net="Llama", stage=2, precision=Precision.FP32),
     Case(net="Llama", stage=3, zero=SHARDED, passes=2),
     Case(net="Llama", stage=3, zero=SHARDED, precision=Precision.FP16, checkpoints=True),
     Case(net="Llama", stage=3, zero={}, says="default buckets"),
+    Case(net="Llama", stage=3, zero=SHARDED, zero_init=False, says="sharded by initialize"),
     Case(net="BERT", stage=2, precision=Precision.FP16),
     Case(net="BERT", stage=3, zero=SHARDED),
 )
@@ -103,7 +106,7 @@ def trained(case: Case, device: torch.device) -> tuple[int, int]:
         "zero_force_ds_cpu_optimizer": False,
         **{name: {"enabled": case.precision == name} for name in HALF},
     }
-    if case.stage == 3:  # as under ``zero.Init``, in which models of transformers are loaded
+    if case.stage == 3 and case.zero_init:  # as under ``zero.Init``, in which models of transformers are loaded
         for each in model.parameters():
             each.data = each.data.to(HALF.get(case.precision, torch.float32))
         for module in model.modules():
@@ -131,6 +134,7 @@ def predicted(case: Case, device: str) -> tuple[int, int]:
         optimizer=make_optimizer,
         grad_clip_norm=CLIP,
         deepspeed={"zero_optimization": {"stage": case.stage, **case.zero}},
+        zero_init=case.zero_init,
     )
     recipe = Recipe(
         micro_batch_size=SAMPLES, accumulation_steps=case.passes, precision=case.precision, world_size=REPLICAS

@@ -70,8 +70,10 @@ class Workload:
         deepspeed: DeepSpeed's configuration, as its JSON file has it, by which its engine shards what the replicas
             hold and runs the step: it accumulates, clips and zeroes gradients. ``"auto"`` is what transformers makes of
             it. Batch sizes and precision are the recipe's, in which weights are half and their masters single, and the
-            optimizer is the workload's; ``loss`` is given the engine in the place of the model. Weights that are
-            sharded (stage 3) are so one by one, as by ``deepspeed.zero.Init``. None where DeepSpeed does not train.
+            optimizer is the workload's; ``loss`` is given the engine in the place of the model. None where DeepSpeed
+            does not train.
+        zero_init: whether weights that DeepSpeed shards (stage 3) are so one by one as they are made, as within
+            ``deepspeed.zero.Init``; else the whole model reaches the device first.
         evaluate: forward pass of an evaluation between training steps, such as ``loss``: takes the model, in evaluation
             mode, and a batch, and runs without gradients; what it returns is held until the next batch is evaluated.
             None where training is not interrupted.
@@ -102,6 +104,7 @@ class Workload:
     shard: Callable[[nn.Module, Recipe], Any] | None = None
     defers_gradient_sync: bool = False
     deepspeed: Mapping[str, Any] | None = None
+    zero_init: bool = True
     evaluate: Callable[[nn.Module, Any], Any] | None = None
     evaluation_batch: Callable[[int], Any] | None = None
 
@@ -133,9 +136,10 @@ class Workload:
         return self.shard is not None or self.deepspeed is not None
 
     @property
-    def shards_weights_by_engine(self) -> bool:
+    def weights_arrive_sharded(self) -> bool:
         """Whether DeepSpeed shards the weights too (stage 3), one by one as they reach the device."""
-        return self.deepspeed is not None and self.deepspeed.get("zero_optimization", {}).get("stage") == 3
+        shards = self.deepspeed is not None and self.deepspeed.get("zero_optimization", {}).get("stage") == 3
+        return shards and self.zero_init
 
     def _check_deepspeed(self, config: object) -> None:
         if not isinstance(config, Mapping):

@@ -32,12 +32,13 @@ with needs_extra("lightning", "lightning", "pytorch_lightning"):
     if is_standalone():
         from pytorch_lightning import Callback, LightningModule
         from pytorch_lightning.callbacks import GradientAccumulationScheduler
-        from pytorch_lightning.strategies import FSDPStrategy, ModelParallelStrategy
+        from pytorch_lightning.strategies import FSDPStrategy, ModelParallelStrategy, StrategyRegistry
     else:
         from lightning.pytorch import Callback, LightningModule
         from lightning.pytorch.callbacks import GradientAccumulationScheduler
-        from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy
+        from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy, StrategyRegistry
 
+from memplan.integrations.lightning_deepspeed import LightningDeepSpeed, deepspeed_strategy
 from memplan.integrations.lightning_sharding import LightningSharding
 from memplan.integrations.lightning_step import LightningStep, defines
 
@@ -54,6 +55,7 @@ _RATE_NAMES = (
     "hparams.optimizer.keywords.lr",  # a partial, as Hydra's _partial_ makes it
 )
 _STEP_INTERVAL = re.compile(r"""["']?interval["']?\s*[:=]\s*["']step["']""")
+_MAKES_LAYERS = "configure_model"  # a hook, within which they may be sharded as they are made
 _AVERAGING = ("WeightAveraging", "StochasticWeightAveraging")
 
 
@@ -88,8 +90,8 @@ def tune(
         The Trainer's arguments with the plan's values, and the plan.
 
     Raises:
-        UsageError: an option is not known, the module optimizes manually, the strategy offloads the model or shards it
-            by something else than PyTorch's FSDP, or there is no batch size.
+        UsageError: an option is not known, the module optimizes manually, FSDP's strategy offloads the model,
+            DeepSpeed's configuration has an optimizer, or there is no batch size.
         MemplanError: as for :func:`memplan.plan`.
     """
     refuse_unknown_options(tune, options)
@@ -102,6 +104,7 @@ def tune(
         "data": {"batch_size": _batch_size(sizes, train_dataloaders, batch_arg_name)},
         "model": {"lr": rates[0].value} if rates else {},
     }
+    by_engine = deepspeed_strategy(settings.get("strategy"))
     step = LightningStep(
         Parcel(module),
         None if data is None else Parcel(data),
@@ -109,7 +112,10 @@ def tune(
         batch_arg_name=batch_arg_name,
         settings=values["trainer"],
         val_data=None if val_dataloaders is None else Parcel(val_dataloaders),
-        sharding=_sharding(settings),
+        sharding=None if by_engine is not None else _sharding(settings),
+        deepspeed=None
+        if by_engine is None
+        else LightningDeepSpeed(by_engine, zero_init=defines(module, _MAKES_LAYERS)),
     )
     plan = planned(
         step.workload(
@@ -182,22 +188,19 @@ def _sharding(settings: Mapping[str, Any]) -> LightningSharding | None:
     """Return what the strategy does to the module; None where every card holds the whole of it.
 
     Raises:
-        UsageError: it shards the module by something else than PyTorch's FSDP, or offloads it.
+        UsageError: it offloads the module by FSDP.
     """
-    strategy = settings.get("strategy") or "auto"
-    if strategy == "fsdp":
-        strategy = FSDPStrategy()
-    named = strategy if isinstance(strategy, str) else type(strategy).__name__
-    if named.lower().startswith(("fsdp_cpu_offload", "deepspeed")):
-        raise UsageError(
-            f"strategy={named!r} shards or offloads the model by what memplan does not run",
-            hint="plan with strategy='fsdp', 'ddp' or on one device",
-        )
+    strategy = settings.get("strategy")
+    if isinstance(strategy, str) and strategy.startswith("fsdp"):
+        strategy = StrategyRegistry.get(strategy)
     by_module = isinstance(strategy, ModelParallelStrategy)
     if not by_module and not isinstance(strategy, FSDPStrategy):
         return None
     if getattr(getattr(strategy, "cpu_offload", None), "offload_params", False):
-        raise UsageError(f"strategy={named!r} has cpu_offload, and memplan counts what lies on the card")
+        raise UsageError(
+            f"{type(strategy).__name__} has cpu_offload, and memplan counts what lies on the card",
+            hint="plan with strategy='fsdp', 'ddp' or on one device",
+        )
     return LightningSharding(Parcel(strategy), by_module=by_module, num_nodes=int(settings.get("num_nodes") or 1))
 
 

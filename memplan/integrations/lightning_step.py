@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
+    from memplan.integrations.lightning_deepspeed import LightningDeepSpeed
     from memplan.integrations.lightning_sharding import LightningSharding
     from memplan.integrations.parcels import Parcel
     from memplan.recipe import Recipe
@@ -53,6 +54,7 @@ class LightningStep(FrameworkStep):
         settings: the Trainer's arguments that modules ask their trainer for.
         val_data: the DataLoader of the validation, packed; None where datamodule or module have their own.
         sharding: what the Trainer's strategy does to the module; None where every card holds the whole of it.
+        deepspeed: what DeepSpeed's does; None for any other.
     """
 
     zero_grad_before_backward = True
@@ -67,6 +69,7 @@ class LightningStep(FrameworkStep):
         settings: dict[str, Any],
         val_data: Parcel | None = None,
         sharding: LightningSharding | None = None,
+        deepspeed: LightningDeepSpeed | None = None,
     ) -> None:
         self._module_type = module_type  # its modules are imported with the workload, before memory is counted
         self._packed_module = module
@@ -74,6 +77,7 @@ class LightningStep(FrameworkStep):
         self._packed_val_data = val_data
         self._batch_arg_name = batch_arg_name
         self._sharding = sharding
+        self._deepspeed = deepspeed
         self._trainer = trainer_stand_in(settings)
         self._deterministic: bool | str | None = settings.get("deterministic")
         self._benchmark: bool | None = settings.get("benchmark")
@@ -110,6 +114,8 @@ class LightningStep(FrameworkStep):
     def workload(self, *, grad_clip_norm: float | None, evaluates: bool = False, ema: bool = False) -> Workload:
         """Return the workload of these callables, sharded where the strategy does so; as ``FrameworkStep`` has it."""
         found = super().workload(grad_clip_norm=grad_clip_norm, evaluates=evaluates, ema=ema)
+        if self._deepspeed is not None:
+            return self._deepspeed.added_to(found)
         if self._sharding is None:
             return found
         shard = functools.partial(self._shard, self._sharding)
@@ -192,7 +198,7 @@ class LightningStep(FrameworkStep):
 
     def _result_of(self, name: str, model: Any, batch: PackedBatch) -> Any:
         """Run one of the module's steps on a batch that is on the device, as its first."""
-        module: Any = module_in(model)
+        module: Any = module_in(model) if self._deepspeed is None else model.module
         module.trainer = self._trainer  # a copy of a module is not attached to any
         module.log = module.log_dict = _log_nothing
         data = self._transfer_hook("on_after_batch_transfer", module)(batch.unpacked(), 0)
@@ -202,7 +208,8 @@ class LightningStep(FrameworkStep):
         wanted = 2 if takes_all else sum(each.default is inspect.Parameter.empty for each in takes)
         # index of the batch, and of one of several loaders
         arguments = (data, 0, 0)[: max(wanted, min(len(takes), 2))]
-        return step(*arguments) if self._sharding is None else self._sharding.run(model, name, arguments)
+        within = self._deepspeed or self._sharding
+        return step(*arguments) if within is None else within.run(model, name, arguments)
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
         """Return the one optimizer of ``configure_optimizers``, at the rate from which its schedule starts out."""

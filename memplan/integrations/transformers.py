@@ -20,6 +20,7 @@ from memplan.integrations.extras import needs_extra
 from memplan.integrations.framework_step import RUN_AS_IT_IS
 from memplan.integrations.parcels import Parcel
 from memplan.integrations.tuning import PlanOptions, planned, refuse_unknown_options
+from memplan.training.deepspeed_engine import parts_of
 from memplan.watching import watch
 
 with needs_extra("transformers", "transformers", "accelerate"):
@@ -101,8 +102,8 @@ def tune(
     Raises:
         UsageError: there is no model or there are two, an option is none of ``tune`` or is given twice, the Trainer's
             class makes its batches in the step, the arguments shard the model by FSDP's first version or with FSDP's
-            offloading, or spread it over cards, or DeepSpeed's configuration fixes what a plan sets, or has an
-            optimizer that is none of PyTorch's.
+            offloading, or spread it over cards, DeepSpeed has sharded the model already, or its configuration fixes
+            what a plan sets or has an optimizer that is none of PyTorch's.
         MemplanError: as for :func:`memplan.plan`.
     """
     if (model is None) == (model_init is None):
@@ -114,6 +115,7 @@ def tune(
     _refuse_batches_made_in_the_step(trainer_class)
     sharding, deepspeed = _sharding(args), _deepspeed(args)
     _refuse_data_parallel(args)
+    _refuse_sharded(model)
     evaluates = eval_dataset is not None and args.eval_strategy != IntervalStrategy.NO
     parts = TrainerParts(
         trainer_class=trainer_class,
@@ -126,6 +128,7 @@ def tune(
         processing_class=processing_class,
         sharding=sharding,
         deepspeed=deepspeed,
+        zero_init=model is None or isinstance(model, str),
         compilation=_compilation(args),
         loader_arguments=loader_arguments(_values(args)),
     )
@@ -222,6 +225,15 @@ def _compilation(args: Any) -> Mapping[str, Any] | None:
     if not args.torch_compile:
         return None
     return {"backend": args.torch_compile_backend.lower(), "mode": args.torch_compile_mode}
+
+
+def _refuse_sharded(model: Any) -> None:
+    """Refuse a model of which this process has a part, as ``from_pretrained`` makes it under stage 3."""
+    if hasattr(model, "parameters") and any(len(parts_of(each)) > 1 for each in model.parameters()):
+        raise UsageError(
+            "DeepSpeed has sharded the model as it was made, and memplan cannot see the whole of it",
+            hint="give tune(model_init=...), a function that makes it",
+        )
 
 
 def _refuse_data_parallel(args: Any) -> None:

@@ -64,6 +64,7 @@ class TrainerParts:
         eval_dataset: the dataset that is evaluated between steps, or several by name, packed; None where none is.
         sharding: settings of accelerate's plugin for FSDP2; None where every card holds the whole model.
         deepspeed: DeepSpeed's configuration; None where it does not train.
+        zero_init: whether weights that DeepSpeed shards are so as they are made.
         compilation: arguments of ``torch.compile``, which accelerate compiles the model with; None where it does not.
         loader_arguments: those that the training's loader has and a single step has not.
     """
@@ -78,6 +79,7 @@ class TrainerParts:
     eval_dataset: Parcel | None = None
     sharding: Mapping[str, Any] | None = None
     deepspeed: Mapping[str, Any] | None = None
+    zero_init: bool = True
     compilation: Mapping[str, Any] | None = None
     loader_arguments: Mapping[str, Any] = field(default_factory=dict)
 
@@ -135,7 +137,7 @@ class TrainerStep(FrameworkStep):
         """Return the workload of these callables, sharded where the Trainer shards it; as ``FrameworkStep`` has it."""
         found = super().workload(grad_clip_norm=grad_clip_norm, evaluates=evaluates, ema=ema)
         if self._parts.deepspeed is not None:
-            return replace(found, deepspeed=self._parts.deepspeed)
+            return replace(found, deepspeed=self._parts.deepspeed, zero_init=self._parts.zero_init)
         return found if self._parts.sharding is None else replace(found, shard=self.shard, defers_gradient_sync=True)
 
     def shard(self, model: nn.Module, recipe: Recipe) -> None:

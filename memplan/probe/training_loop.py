@@ -180,7 +180,7 @@ def _prepared_model(workload: Workload, recipe: Recipe, device: torch.device) ->
             join_absent_replicas(recipe.world_size, device.type)
         if workload.shard is not None:
             model = shard_model(model, workload.shard, recipe)
-        if workload.shards_weights_by_engine:  # when it is made
+        if workload.weights_arrive_sharded:  # when it is made
             _move_buffers(model, device)
         elif not offloads_shards(model):  # FSDP has put buffers on the device, and refuses shards there
             model.to(device)

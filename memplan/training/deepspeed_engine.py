@@ -34,10 +34,9 @@ def make_engine(
 ) -> Any:
     """Let DeepSpeed make its engine in the process group of the replicas; the model computes within it from then on.
 
-    Under stage 3 weights are sharded one by one as they reach the device, as by ``deepspeed.zero.Init``.
-
     Args:
-        model: the model, its weights in the engine's type; under stage 3 on the host, with its buffers on the device.
+        model: the model on the device, its weights in the engine's type; where these arrive sharded they are on the
+            host yet.
         optimizer: that of its parameters.
         workload: its configuration.
         recipe: its sizes and precision.
@@ -69,7 +68,7 @@ def make_engine(
     )
     given = workload.deepspeed or {}
     config = engine_config(given, recipe, hidden_size=hidden_size(model), grad_clip_norm=workload.grad_clip_norm)
-    if workload.shards_weights_by_engine:
+    if workload.weights_arrive_sharded:
         deepspeed.zero.Init(module=model, config_dict_or_path=config)
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config, dist_init_required=False)
     return engine

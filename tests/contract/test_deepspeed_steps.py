@@ -86,6 +86,21 @@ def test_stages_shard_states_and_weights() -> None:
     assert MIB // 2 <= weights.parameters < 4 * MIB  # a part of each, and what is gathered
 
 
+def test_a_model_that_is_sharded_only_once_it_is_there_takes_all_of_it_first() -> None:
+    large = replace(
+        workload(3, **KEEPS_NONE),
+        model=lambda: nn.Sequential(*(nn.Linear(4096, 4096, bias=False) for _ in range(LAYERS))),  # 32 MiB each
+        batch=lambda count: torch.randn(count, 4096),
+    )
+    asked = recipe(world_size=64)
+    as_made, once_there = (
+        estimate(traced(replace(large, zero_init=each), CARD, asked), micro_batch_size=4, device=CARD)
+        for each in (True, False)
+    )
+    assert as_made.peak_allocated_bytes < LAYERS * 32 * MIB <= once_there.peak_allocated_bytes
+    assert once_there.breakdown.parameters >= LAYERS * 32 * MIB
+
+
 def test_what_is_offloaded_takes_nothing_on_a_card() -> None:
     of_states = on_card(3, offload_optimizer=HOST, **KEEPS_NONE)
     of_all = on_card(3, offload_optimizer=HOST, offload_param=HOST, **KEEPS_NONE)

@@ -43,7 +43,7 @@ class EngineStep(TracedStep):
 
     @property
     def _places_weights(self) -> bool:
-        return not (self._on_cuda and self._workload.shards_weights_by_engine)
+        return not (self._on_cuda and self._workload.weights_arrive_sharded)
 
     def _prepare_optimizer(self) -> None:
         make = functools.partial(make_engine, on_card=self._on_cuda, card_is_there=False)

@@ -170,7 +170,7 @@ class StepRecorder:
         fake_mode: AbstractContextManager[Any] = nullcontext() if fakes is None else fakes
         with fake_mode:
             self._convert(model)
-        if self.workload.shards_weights_by_engine and self.host_copies is not None:
+        if self.workload.weights_arrive_sharded and self.host_copies is not None:
             for parameter in model.parameters():
                 self.host_copies.leave(parameter)
         if self.workload.shard is not None:  # outside of the mode: values of meshes are read

@@ -425,6 +425,21 @@ def test_a_deepspeed_configuration_that_no_plan_can_follow_is_refused(
         tune(arguments, model_init=make_model, train_dataset=samples())
 
 
+@pytest.mark.parametrize("given", ["model", "model_init"])
+def test_a_model_that_was_made_before_reaches_the_device_whole(tmp_path: Path, planned_by: Any, given: str) -> None:
+    made = {given: make_model() if given == "model" else make_model}
+    arguments = under_deepspeed(tmp_path, {**AUTOMATIC, "zero_optimization": {"stage": 3}})
+    workload = planned_by(integration, lambda: tune(arguments, **made, train_dataset=samples()))
+    assert workload.weights_arrive_sharded == (given == "model_init")
+
+
+def test_a_model_that_deepspeed_has_sharded_is_refused(tmp_path: Path) -> None:
+    model = make_model()
+    next(model.parameters()).ds_tensor = torch.ones(2)  # as ``deepspeed.zero.Init`` leaves it
+    with pytest.raises(UsageError, match="DeepSpeed has sharded the model as it was made"):
+        tune(under_deepspeed(tmp_path, AUTOMATIC), model=model, train_dataset=samples())
+
+
 def test_a_trainer_is_made_without_the_deepspeed_that_a_launcher_asks_for(
     arguments: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
