@@ -34,6 +34,7 @@ def composite_rules(*, on_cuda: bool) -> dict[str, Rule]:
         **dict.fromkeys(("aten.cumsum", "aten.cumsum_", "aten.cumprod", "aten.cumprod_"), _scan),
         "aten.logsumexp": _logsumexp,
         "aten._safe_softmax": _safe_softmax,
+        "aten.isinf": _isinf,
         # the mask is allocated before the result (``native_dropout_cpu`` in ``Dropout.cpp``, ``cuda/Dropout.cu``)
         "aten.native_dropout": lambda _args, _result: TemporaryBytes(second_first=True),
         "aten.roll": partial(_roll, on_cuda=on_cuda),
@@ -155,6 +156,12 @@ def _safe_softmax(args: tuple[Any, ...], result: torch.Tensor) -> TemporaryBytes
     """Masks of elements and of rows that are minus infinity (``_safe_softmax`` in ``SoftMax.cpp``)."""
     columns = result.shape[args[1]] if result.dim() else 1
     return TemporaryBytes(after_results=(result.numel(), result.numel() // max(columns, 1)))
+
+
+def _isinf(args: tuple[Any, ...], _result: torch.Tensor) -> TemporaryBytes:
+    """Absolute values, of real numbers with a point (``isinf`` in ``TensorCompare.cpp``)."""
+    values: torch.Tensor = args[0]
+    return TemporaryBytes(around_results=(values.nbytes,)) if values.is_floating_point() else NO_TEMPORARIES
 
 
 def _roll(args: tuple[Any, ...], result: torch.Tensor, *, on_cuda: bool) -> TemporaryBytes:

@@ -86,6 +86,8 @@ CALLS: dict[str, Call] = {
     "roll along all dimensions": lambda x, _: x.roll((1, 1, 1), (0, 1, 2)),
     "roll of what lies otherwise": lambda x, _: x.transpose(0, 1).roll(1, 0),
     "logarithm of the sum of exponentials": lambda x, _: x.logsumexp(-1),
+    "elements that are infinite": lambda x, _: x.sum() * torch.isinf(x.detach()).any(),
+    "elements of a whole number that are infinite": lambda x, _: x.sum() * torch.isinf(x.detach().long()).any(),
     "softmax of rows that may be masked": lambda x, _: x.sum() + torch._safe_softmax(x.detach(), -1).sum(),
     "selection by a mask": lambda x, y: x[y > 0],
     "selection of rows by a mask": lambda x, y: x[y[:, :, 0] > 0],
