@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import inspect
 import re
 import warnings
@@ -18,7 +19,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack
 
 from memplan.devices.driver import read_cards
-from memplan.errors import DeviceError, UsageError
+from memplan.errors import DeviceError, MissingExtraError, UsageError
 from memplan.integrations.attributes import Place, places_of
 from memplan.integrations.extras import needs_extra
 from memplan.integrations.framework_step import RUN_AS_IT_IS
@@ -32,13 +33,23 @@ with needs_extra("lightning", "lightning", "pytorch_lightning"):
     if is_standalone():
         from pytorch_lightning import Callback, LightningModule
         from pytorch_lightning.callbacks import GradientAccumulationScheduler
-        from pytorch_lightning.strategies import FSDPStrategy, ModelParallelStrategy, StrategyRegistry
+        from pytorch_lightning.strategies import (
+            DeepSpeedStrategy,
+            FSDPStrategy,
+            ModelParallelStrategy,
+            StrategyRegistry,
+        )
     else:
         from lightning.pytorch import Callback, LightningModule
         from lightning.pytorch.callbacks import GradientAccumulationScheduler
-        from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy, StrategyRegistry
+        from lightning.pytorch.strategies import (
+            DeepSpeedStrategy,
+            FSDPStrategy,
+            ModelParallelStrategy,
+            StrategyRegistry,
+        )
 
-from memplan.integrations.lightning_deepspeed import LightningDeepSpeed, deepspeed_strategy
+from memplan.integrations.lightning_deepspeed import LightningDeepSpeed
 from memplan.integrations.lightning_sharding import LightningSharding
 from memplan.integrations.lightning_step import LightningStep, defines
 
@@ -55,7 +66,6 @@ _RATE_NAMES = (
     "hparams.optimizer.keywords.lr",  # a partial, as Hydra's _partial_ makes it
 )
 _STEP_INTERVAL = re.compile(r"""["']?interval["']?\s*[:=]\s*["']step["']""")
-_MAKES_LAYERS = "configure_model"  # a hook, within which they may be sharded as they are made
 _AVERAGING = ("WeightAveraging", "StochasticWeightAveraging")
 
 
@@ -104,7 +114,6 @@ def tune(
         "data": {"batch_size": _batch_size(sizes, train_dataloaders, batch_arg_name)},
         "model": {"lr": rates[0].value} if rates else {},
     }
-    by_engine = deepspeed_strategy(settings.get("strategy"))
     step = LightningStep(
         Parcel(module),
         None if data is None else Parcel(data),
@@ -112,10 +121,8 @@ def tune(
         batch_arg_name=batch_arg_name,
         settings=values["trainer"],
         val_data=None if val_dataloaders is None else Parcel(val_dataloaders),
-        sharding=None if by_engine is not None else _sharding(settings),
-        deepspeed=None
-        if by_engine is None
-        else LightningDeepSpeed(by_engine, zero_init=defines(module, _MAKES_LAYERS)),
+        sharding=_sharding(settings),
+        deepspeed=_deepspeed(settings, module),
     )
     plan = planned(
         step.workload(
@@ -202,6 +209,31 @@ def _sharding(settings: Mapping[str, Any]) -> LightningSharding | None:
             hint="plan with strategy='fsdp', 'ddp' or on one device",
         )
     return LightningSharding(Parcel(strategy), by_module=by_module, num_nodes=int(settings.get("num_nodes") or 1))
+
+
+def _deepspeed(settings: Mapping[str, Any], module: Any) -> LightningDeepSpeed | None:
+    """Return what DeepSpeed does to the module; None where it does not train.
+
+    Raises:
+        MissingExtraError: its strategy is named, and it is not installed.
+        UsageError: its configuration has an optimizer, which takes the place of the module's.
+    """
+    strategy = settings.get("strategy")
+    if isinstance(strategy, str) and strategy.startswith("deepspeed"):
+        if importlib.util.find_spec("deepspeed") is None:
+            raise MissingExtraError(
+                f"strategy={strategy!r} needs deepspeed, which is not installed",
+                hint="install it with: pip install 'memplan[deepspeed]'",
+            )
+        strategy = StrategyRegistry.get(strategy)
+    if not isinstance(strategy, DeepSpeedStrategy):
+        return None
+    if "optimizer" in strategy.config:
+        raise UsageError(
+            "DeepSpeed's configuration has an optimizer, in the place of the module's",
+            hint="leave it to configure_optimizers, as Lightning recommends",
+        )
+    return LightningDeepSpeed(strategy, zero_init=defines(module, "configure_model"))
 
 
 def _clip_norm(settings: Mapping[str, Any]) -> float | None:

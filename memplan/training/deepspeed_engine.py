@@ -63,9 +63,8 @@ def make_engine(
     set_accelerator(cuda_accelerator.CUDA_Accelerator() if on_card else CPU_Accelerator())
     if not card_is_there:
         cuda_accelerator.pynvml = None
-    deepspeed.ops.__compatible_ops__[_BETWEEN_PROCESSES] = (
-        False  # it would be compiled, for replicas that are not there
-    )
+    # it would be compiled, for replicas that are not there
+    deepspeed.ops.__compatible_ops__[_BETWEEN_PROCESSES] = False
     given = workload.deepspeed or {}
     config = engine_config(given, recipe, hidden_size=hidden_size(model), grad_clip_norm=workload.grad_clip_norm)
     if workload.weights_arrive_sharded:

@@ -14,8 +14,6 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from memplan.errors import MissingExtraError, UsageError
-from memplan.recipe import Recipe
-from tests import making
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +26,6 @@ from lightning.pytorch.strategies import DeepSpeedStrategy  # noqa: E402 - after
 from memplan.integrations import lightning as integration  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")  # of DeepSpeed's code
-TWO = Recipe(micro_batch_size=2, world_size=2)
 
 
 class Layers(lightning.LightningModule):
@@ -70,38 +67,38 @@ class BuildsLate(Layers):
         self.net = nn.Sequential(nn.Linear(8, 8))
 
 
-def planned_with(module: Layers, monkeypatch: pytest.MonkeyPatch, strategy: Any, **settings: Any) -> Any:
-    """Plan with these arguments of the Trainer, and return the workload as it arrives in a child process."""
-    found: list[Any] = []
-    plan = making.plan(TWO, TWO)
-    monkeypatch.setattr(integration, "planned", lambda workload, *_, **__: found.append(workload) or plan)
-    integration.tune({"strategy": strategy, **settings}, module)
-    return pickle.loads(cloudpickle.dumps(found[0]))
+@pytest.fixture
+def planned_with(planned_by: Any) -> Any:
+    """Return a function that plans with these arguments of the Trainer, and returns the workload as it arrives."""
+
+    def plan(module: Layers, strategy: Any, **settings: Any) -> Any:
+        workload = planned_by(integration, lambda: integration.tune({"strategy": strategy, **settings}, module))
+        return pickle.loads(cloudpickle.dumps(workload))
+
+    return plan
 
 
-def test_a_named_strategy_and_one_that_was_made_are_deepspeeds_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    named = planned_with(Layers(), monkeypatch, "deepspeed_stage_2_offload", gradient_clip_val=0.5)
+def test_a_named_strategy_and_one_that_was_made_are_deepspeeds_configuration(planned_with: Any) -> None:
+    named = planned_with(Layers(), "deepspeed_stage_2_offload", gradient_clip_val=0.5)
     assert named.deepspeed["zero_optimization"]["stage"] == 2
     assert named.deepspeed["zero_optimization"]["offload_optimizer"]["device"] == "cpu"
     assert named.grad_clip_norm == 0.5
-    made = planned_with(Layers(), monkeypatch, DeepSpeedStrategy(stage=1, reduce_bucket_size=64))
+    made = planned_with(Layers(), DeepSpeedStrategy(stage=1, reduce_bucket_size=64))
     assert made.deepspeed["zero_optimization"]["stage"] == 1
     assert made.deepspeed["zero_optimization"]["reduce_bucket_size"] == 64
 
 
-def test_a_configuration_in_a_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_configuration_in_a_file_is_read(tmp_path: Path, planned_with: Any) -> None:
     path = tmp_path / "ds.json"
     path.write_text(json.dumps({"zero_optimization": {"stage": 3}}))
-    assert planned_with(Layers(), monkeypatch, DeepSpeedStrategy(config=str(path))).deepspeed == {
-        "zero_optimization": {"stage": 3}
-    }
+    assert planned_with(Layers(), DeepSpeedStrategy(config=str(path))).deepspeed == {"zero_optimization": {"stage": 3}}
 
 
 @pytest.mark.parametrize(("module", "as_made"), [(Layers(), False), (BuildsLate(), True)], ids=["whole", "late"])
 def test_layers_that_are_made_in_configure_model_arrive_sharded(
-    module: Layers, as_made: bool, monkeypatch: pytest.MonkeyPatch
+    module: Layers, as_made: bool, planned_with: Any
 ) -> None:
-    workload = planned_with(module, monkeypatch, "deepspeed_stage_3")
+    workload = planned_with(module, "deepspeed_stage_3")
     assert workload.weights_arrive_sharded is as_made
     assert next(workload.model().net.parameters()).shape == (8, 8)
 
@@ -119,8 +116,8 @@ class Engine(nn.Module):
         return self.module(*given)
 
 
-def test_steps_and_validation_run_within_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    workload = planned_with(Layers(), monkeypatch, "deepspeed_stage_3")
+def test_steps_and_validation_run_within_the_engine(planned_with: Any) -> None:
+    workload = planned_with(Layers(), "deepspeed_stage_3")
     module = workload.model()
     engine = Engine(module)
     workload.loss(engine, workload.batch(2)).backward()
