@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _FLASH_HEAD_MULTIPLE = 8
 _EFFICIENT_MASK_MULTIPLE = 8
 _CUDNN_DROPOUT_STEP = 16
+_WITHOUT_BATCH = 3  # dimensions
 _PREFERRING_CUDNN = (9, 10)  # major capabilities, with torch 2.13 and the cuDNN of its own wheels, above 9.15
 _WIDTHS_IN_TRAINING = ((192, 128), (256, 256))  # beyond 128, of query and value
 _adds_a_mask = ContextVar("_adds_a_mask", default=False)
@@ -178,8 +179,22 @@ def attend(  # noqa: PLR0917 - the operator's own signature
     enable_gqa: bool = False,
     capability: tuple[int, int],
 ) -> torch.Tensor:
-    """Run the kernel that a card would choose for ``scaled_dot_product_attention``, with the conversions around it."""
+    """Run the kernel that a card would choose for ``scaled_dot_product_attention``, with the conversions around it.
+
+    From torch 2.14 on three dimensions are those of a single batch.
+    """
     tensors = (query, key, value)
+    if TORCH_RELEASE >= (2, 14) and all(each.dim() == _WITHOUT_BATCH for each in tensors):
+        attended = attend(
+            *(each.unsqueeze(0) for each in tensors),
+            attn_mask,
+            dropout_p,
+            is_causal,
+            scale=scale,
+            enable_gqa=enable_gqa,
+            capability=capability,
+        )
+        return attended.squeeze(0)
     backend = expected_backend(
         tensors, capability, mask=attn_mask, dropout=dropout_p, causal=is_causal, grouped=enable_gqa
     )
@@ -200,8 +215,8 @@ def attend(  # noqa: PLR0917 - the operator's own signature
         results = aten._scaled_dot_product_cudnn_attention(
             *tensors, _expanded_mask(mask, query, key), _trains(*tensors), dropout_p, is_causal, False, scale=scale
         )
-    attended: torch.Tensor = results[0]
-    return attended
+    made: torch.Tensor = results[0]
+    return made
 
 
 def expected_backend(

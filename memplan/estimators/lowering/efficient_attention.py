@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from memplan.estimators.lowering.contiguous_copies import copies_by_position
 from memplan.estimators.lowering.determinism import requires_deterministic
 from memplan.estimators.lowering.temporary_bytes import FP32_BYTES, TemporaryBytes
+from memplan.estimators.lowering.torch_release import TORCH_RELEASE
 from memplan.estimators.temporaries.ruled_blocks import ruled_blocks
 from memplan.units import ceil_div, round_up
 
@@ -18,6 +19,7 @@ _BLOCK_HEADER_BYTES = 16  # a lock and a counter before each block (``GradQTempS
 _BLOCK = 64  # keys of a block, and rows and columns of the smallest blocks
 _WIDEST_IN_REGISTERS = 128  # head size up to which the output stays in registers (``kMaxK`` of the forward kernels)
 _TURING, _AMPERE = (7, 5), (8, 0)
+_DROPOUT = 5  # its probability's place among the arguments of the forward pass
 _SPLIT_HEADS = 200  # heads of a batch times splits of their keys, at most
 
 
@@ -60,13 +62,16 @@ def efficient_forward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     """Fp32 accumulator of the output of wide heads in half types (``kernel_forward.h``).
 
     Keys wider than values, as in latent attention, make a head wide, too. Seed and offset of the random numbers lie on
-    the host (``_efficient_attention_forward`` in ``attention.cu``).
+    the host; from torch 2.14 on, where nothing is dropped out, they lie unused on the card
+    (``_efficient_attention_forward`` in ``attention.cu``).
     """
     query, _, value = args[:3]
     is_wide = max(query.shape[-1], value.shape[-1]) > _WIDEST_IN_REGISTERS
     accumulator_bytes = query.shape[:-1].numel() * value.shape[-1] * FP32_BYTES
     is_summed_apart = is_wide and query.element_size() < FP32_BYTES
-    return TemporaryBytes(after_results=(accumulator_bytes,) if is_summed_apart else (), results_on_host=2)
+    drops_out = len(args) > _DROPOUT and args[_DROPOUT] > 0
+    on_host = 2 if drops_out or TORCH_RELEASE < (2, 14) else 0
+    return TemporaryBytes(after_results=(accumulator_bytes,) if is_summed_apart else (), results_on_host=on_host)
 
 
 def efficient_backward(args: tuple[Any, ...], _result: Any, *, capability: tuple[int, int]) -> TemporaryBytes:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from memplan.estimators.lowering import attention
 from memplan.estimators.lowering.attention import AttentionCall, Backend, attend, choose_backend
@@ -95,6 +96,22 @@ def test_from_torch_2_14_on_more_kernels_share_heads_and_cudnn_trains_other_widt
 ) -> None:
     monkeypatch.setattr(attention, "TORCH_RELEASE", (2, 14))
     assert choose_backend(replace(CALL, **changes), capability) is expected
+
+
+@pytest.mark.parametrize(("release", "kernel"), [((2, 14), "Squeeze"), ((2, 13), "UnsafeView")])
+def test_from_torch_2_14_on_three_dimensions_are_those_of_one_batch(
+    release: tuple[int, int], kernel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "TORCH_RELEASE", release)
+    with FakeTensorMode():
+        query = torch.empty(4, 16, 8, requires_grad=True)
+        attended = attend(query, query, query, capability=AMPERE)
+    assert attended.shape == (4, 16, 8)
+    assert attended.grad_fn is not None
+    assert attended.grad_fn.name().startswith(kernel)
+    before = attended.grad_fn.next_functions[0][0]
+    assert before is not None
+    assert (before.name() == "ScaledDotProductEfficientAttentionBackward0") is (release == (2, 14))
 
 
 def test_until_torch_2_11_cudnn_drops_any_share(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import torch
 
+from memplan.estimators.lowering import efficient_attention
 from memplan.estimators.lowering.efficient_attention import (
     AllSums,
     BackwardKernel,
@@ -129,4 +130,14 @@ def test_efficient_attention_accumulates_the_output_of_wide_heads_in_single_prec
     wide, narrow, single = heads(8, width=256), heads(8, width=128), heads(8, width=256, dtype=torch.float32)
     assert efficient_forward((wide, wide, wide), None).after_results == (8 * MIB,)
     for each in (narrow, single):
-        assert efficient_forward((each, each, each), None) == TemporaryBytes(results_on_host=2)
+        dropping_out = (each, each, each, None, True, 0.1)
+        assert efficient_forward(dropping_out, None) == TemporaryBytes(results_on_host=2)
+
+
+def test_from_torch_2_14_on_unused_random_states_of_efficient_attention_lie_on_the_card(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(efficient_attention, "TORCH_RELEASE", (2, 14))
+    query = heads(8)
+    assert efficient_forward((query, query, query, None, True, 0.0), None).results_on_host == 0
+    assert efficient_forward((query, query, query, None, True, 0.1), None).results_on_host == 2
