@@ -64,11 +64,6 @@ def is_called_by_user() -> bool:
     return _is_users(sys._getframe(2).f_code.co_filename)  # noqa: SLF001 - as above
 
 
-def calling_package() -> str:
-    """Return the top-level package of the code that called the calling function; empty where it has none."""
-    return _module_of(sys._getframe(2)).partition(".")[0]  # noqa: SLF001 - as above
-
-
 def calling_module() -> str:
     """Return the module of the code that called the calling function; empty where it has none."""
     return _module_of(sys._getframe(2))  # noqa: SLF001 - as above

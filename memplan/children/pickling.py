@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 
 from memplan.children.compiled_modules import reduced_compiled_module
+from memplan.children.custom_operators import reduced_custom_operator
 from memplan.children.triton_kernels import reduced_triton_kernel
 
 if TYPE_CHECKING:
@@ -23,8 +24,9 @@ class CallablePickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle
     By name go modules of other classes, such as ``torch.backends.cudnn``, PyTorch's operators, and classes that go by
     another name than they were defined with, such as ``torch.nn.attention.SDPBackend``. Views of one storage, such as
     the samples of a data set in memory, would each take all of it along: ``Tensor.__reduce_ex__`` makes a
-    ``TypedStorage`` of its own every time. Compiled modules are compiled again, and kernels in Triton made again. Code
-    keeps the name of its file, which cloudpickle takes off from 3.1.3 on: by it a user's own code is told from others'.
+    ``TypedStorage`` of its own every time. Compiled modules are compiled again, and kernels in Triton and operators in
+    Python made again. Code keeps the name of its file, which cloudpickle takes off from 3.1.3 on: by it a user's own
+    code is told from others'.
     """
 
     def __init__(self, stream: io.BytesIO) -> None:
@@ -38,7 +40,7 @@ class CallablePickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle
             return super().reducer_override(obj) if first is obj else (_itself, (first,))
         if isinstance(obj, CodeType):
             return _in_its_file, (obj.co_filename, *self.dispatch_table[CodeType](obj))
-        reduced = reduced_compiled_module(obj) or reduced_triton_kernel(obj)
+        reduced = reduced_compiled_module(obj) or reduced_triton_kernel(obj) or reduced_custom_operator(obj)
         if reduced is not None:
             return reduced
         name = _found_as(obj)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import pickle
+import subprocess
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
@@ -135,3 +136,54 @@ def test_kernels_of_a_module_go_by_name() -> None:
 
 def _named_kernel(given: int) -> int:
     return given
+
+
+_OPERATOR_IN_A_SCRIPT = """
+import sys
+import torch
+from memplan.children.pickling import pickled
+
+
+@torch.library.custom_op("memplan_script::halved", mutates_args=())
+def halved(values: torch.Tensor) -> torch.Tensor:
+    return values / 2
+
+
+@halved.register_kernel("meta")
+def _(values):
+    return values
+
+
+halved.register_fake(lambda values: torch.empty_like(values))
+halved.register_autograd(lambda ctx, gradient: halved(gradient * ctx.factor), setup_context=lambda ctx, **_: keep(ctx))
+
+
+def keep(ctx):
+    ctx.factor = 3
+
+
+def call(values):
+    return halved(values) + torch.ops.memplan_script.halved(values) + torch.ops.memplan_script.halved.default(values)
+
+
+sys.stdout.buffer.write(pickled(call))
+"""
+
+
+def test_an_operator_of_a_script_is_defined_again() -> None:
+    command = [sys.executable, "-c", _OPERATOR_IN_A_SCRIPT]
+    call = pickle.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    values = torch.ones(4, requires_grad=True)
+    result = call(values)
+    assert result.tolist() == 4 * [1.5]
+    result.sum().backward()
+    assert values.grad is not None
+    assert values.grad.tolist() == 4 * [3 * 3 / 2]  # half of three times one, of each of three calls
+    again = pickle.loads(pickled(call))
+    assert again(torch.zeros(4)).tolist() == 4 * [0.0]
+
+
+def test_an_operator_of_a_module_is_found_there() -> None:
+    from tests.unit.estimators.recorder.test_custom_operators import tripled  # noqa: PLC0415 - defines operators
+
+    assert pickle.loads(pickled([tripled]))[0] is tripled

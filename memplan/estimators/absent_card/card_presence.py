@@ -6,22 +6,24 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from memplan.estimators.absent_card import chunked_losses
 from memplan.estimators.absent_card.compiled_extensions import runs_followed_operators
-from memplan.user_places import calling_package, users_place_of_caller
+from memplan.user_places import calling_module, users_place_of_caller
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_WRITTEN_FOR_CARDS = "deepspeed"  # a package whose code for other devices is another, and is not what is asked for
+# Code that is another for other devices, which is not what is asked for.
+_PACKAGE_FOR_CARDS = "deepspeed"
 _CHECKS = (
     (torch.cuda, {"is_available": True, "device_count": 1}),
     (torch.accelerator, {"is_available": True, "device_count": 1, "current_accelerator": torch.device("cuda")}),
 )
 
 
-def is_written_for_cards(package: str) -> bool:
-    """Whether a package always runs as on the card, and sees its tensors there as user code does."""
-    return package == _WRITTEN_FOR_CARDS
+def is_written_for_cards(module: str) -> bool:
+    """Whether a module always runs as on the card, and sees its tensors there as user code does."""
+    return module.startswith(chunked_losses.MODULES) or module.partition(".")[0] == _PACKAGE_FOR_CARDS
 
 
 class CardPresence:
@@ -50,8 +52,8 @@ class CardPresence:
         def answer(*args: Any, **kwargs: Any) -> Any:
             place = users_place_of_caller()
             if place is None:
-                package = calling_package()
-                is_seen = self.is_seen and (is_written_for_cards(package) or runs_followed_operators(package))
+                module = calling_module()
+                is_seen = self.is_seen and (is_written_for_cards(module) or runs_followed_operators(module))
                 return seen if is_seen else check(*args, **kwargs)
             self._places.setdefault(place)
             return seen if self.is_seen else check(*args, **kwargs)

@@ -31,9 +31,9 @@ _USING_MMCV = frozenset({"mmcv", "mmdet", "mmseg", "mmpretrain", "mmpose", "mmac
 _MMCV_SEES_CARD = "IS_CUDA_AVAILABLE"  # a constant of modules of mmcv
 
 
-def runs_followed_operators(package: str) -> bool:
-    """Whether a package runs compiled operators that are followed, so that it may see tensors on a card."""
-    return package in _USING_MMCV and _MMCV in sys.modules
+def runs_followed_operators(module: str) -> bool:
+    """Whether a module's package runs compiled operators that are followed, so that it may see tensors on a card."""
+    return module.partition(".")[0] in _USING_MMCV and _MMCV in sys.modules
 
 
 @contextmanager

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import sys
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -26,14 +27,16 @@ from memplan.estimators.absent_card.card_answers import (
     multi_tensor_by_default,
 )
 from memplan.estimators.absent_card.card_presence import CardPresence, is_written_for_cards
+from memplan.estimators.absent_card.chunked_losses import settling_losses_on
 from memplan.estimators.absent_card.compiled_extensions import runs_followed_operators
 from memplan.estimators.absent_card.host_copies import HostCopies
 from memplan.estimators.absent_card.tensor_types import setting_default
 from memplan.estimators.fake_tensors.replaced import replaced
-from memplan.user_places import calling_module, calling_package, is_called_by_user
+from memplan.user_places import calling_module, is_called_by_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
     from types import ModuleType
 
     from memplan.devices.cards import DeviceSpec
@@ -62,6 +65,7 @@ _ASKING_FOR_OVERRIDES = tuple(
 )
 _FACTORIES = frozenset({torch.empty, torch.zeros, torch.ones, torch.full, torch.tensor, torch.arange})
 _MOVES = {torch.Tensor.cpu: "cpu", torch.Tensor.cuda: "cuda"}
+_entered: ContextVar[CudaEmulation | None] = ContextVar("_entered", default=None)
 _REDIRECTED: dict[str, Callable[..., Any]] = {}  # PyTorch's own functions that tell of autocast, once they are not
 _MOVING = frozenset({*_MOVES, torch.Tensor.to, torch.Tensor.type_as, torch.Tensor.pin_memory})
 _PLACING = _MOVING | _FACTORIES
@@ -106,6 +110,7 @@ class CudaEmulation(TorchFunctionMode):
                 self._replace(module, name, answer)
         for module, name in _ASKING_FOR_OVERRIDES:
             self._replace(module, name, _asking_without_emulation(getattr(module, name)))
+        self._replacements.enter_context(settling_losses_on(_CARD) or nullcontext())
         self._replace(torch, "Generator", StandInGenerator)
         self._replace(torch, "set_default_tensor_type", setting_default(torch.set_default_tensor_type))
         self._replace(torch.Tensor, "record_stream", always(None))
@@ -114,6 +119,7 @@ class CudaEmulation(TorchFunctionMode):
         self._replace(FakeTensor, "device", property(functools.partial(self._device_of, device.fget)))
         run_backward = self._with_mode(graph._engine_run_backward)  # noqa: SLF001 - the engine's only entry point
         self._replace(torch.autograd, "_engine_run_backward", run_backward)
+        self._replacements.callback(_entered.reset, _entered.set(self))
         super().__enter__()  # type: ignore[no-untyped-call]  # untyped in torch
         return self
 
@@ -133,13 +139,13 @@ class CudaEmulation(TorchFunctionMode):
 
     def _with_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            with self._active():
+            with self.active():
                 return function(*args, **kwargs)
 
         return call
 
     @contextmanager
-    def _active(self) -> Iterator[None]:
+    def active(self) -> Iterator[None]:
         """Activate the mode where PyTorch has disabled function modes."""
         if self in _get_current_function_mode_stack():  # type: ignore[no-untyped-call]  # untyped in torch
             yield
@@ -164,18 +170,18 @@ class CudaEmulation(TorchFunctionMode):
             if is_asked and not self.host_copies.holds(args[0]):
                 return func == _IS_CUDA
         if func in _PLACE_PROPERTIES:
-            package = calling_package()
-            runs_kernels = func == _IS_CUDA and runs_followed_operators(package)
+            module = calling_module()
+            runs_kernels = func == _IS_CUDA and runs_followed_operators(module)
             is_asked = is_called_by_user() or (runs_kernels and isinstance(args[0], FakeTensor))
-            is_seen = self._is_seen_by(package, args[0], is_asked=is_asked)
+            is_seen = self._is_seen_by(module, args[0], is_asked=is_asked)
             return _PLACE_PROPERTIES[func] if is_seen else func(*args, **kwargs)
         if func in _PLACING or "device" in kwargs or "pin_memory" in kwargs:
-            return self._placed(calling_package(), func, args, kwargs)
+            return self._placed(calling_module(), func, args, kwargs)
         return func(*args, **kwargs)
 
-    def _placed(self, package: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a call of a package, or of user code, that makes or moves tensors, on the CPU in place of the card."""
-        if is_written_for_cards(package):
+    def _placed(self, module: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a call of a library, or of user code, that makes or moves tensors, on the CPU in place of the card."""
+        if is_written_for_cards(module):
             args, kwargs = _with_host_by_name(func, args, kwargs)
         return self._moved_by(func, args, kwargs) if func in _MOVING else self._made(func, args, kwargs)
 
@@ -208,12 +214,12 @@ class CudaEmulation(TorchFunctionMode):
         return made
 
     def _device_of(self, read: Callable[[FakeTensor], torch.device], tensor: FakeTensor) -> torch.device:
-        is_seen = self._is_seen_by(calling_package(), tensor, is_asked=is_called_by_user())
+        is_seen = self._is_seen_by(calling_module(), tensor, is_asked=is_called_by_user())
         return _CARD if is_seen else read(tensor)
 
-    def _is_seen_by(self, package: str, tensor: torch.Tensor, *, is_asked: bool) -> bool:
-        """Whether code of a package sees a tensor on the card; if not written for cards, only where it may ask."""
-        if is_written_for_cards(package):
+    def _is_seen_by(self, module: str, tensor: torch.Tensor, *, is_asked: bool) -> bool:
+        """Whether code of a module sees a tensor on the card; if not written for cards, only where it may ask."""
+        if is_written_for_cards(module):
             return self._is_on_card(tensor)
         return is_asked and self._is_seen_on_card(tensor)
 
@@ -270,6 +276,12 @@ def _asking_without_emulation(asks: Callable[..., bool]) -> Callable[..., bool]:
 
     scripted._register_builtin(is_overridden, "aten::has_torch_function")  # noqa: SLF001 - as the asking functions are
     return is_overridden
+
+
+def emulation_resumed() -> AbstractContextManager[None]:
+    """Emulate CUDA for user code that runs within an operator, where PyTorch has disabled function modes."""
+    emulation = _entered.get()
+    return nullcontext() if emulation is None else emulation.active()
 
 
 @contextmanager

@@ -186,7 +186,9 @@ def attend(  # noqa: PLR0917 - the operator's own signature
     tensors = (query, key, value)
     if TORCH_RELEASE >= (2, 14) and all(each.dim() == _WITHOUT_BATCH for each in tensors):
         attended = attend(
-            *(each.unsqueeze(0) for each in tensors),
+            query.unsqueeze(0),
+            key.unsqueeze(0),
+            value.unsqueeze(0),
             attn_mask,
             dropout_p,
             is_causal,

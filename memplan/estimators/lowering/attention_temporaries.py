@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from memplan.estimators.lowering.contiguous_copies import copies
 from memplan.estimators.lowering.efficient_attention import efficient_backward, efficient_forward
 from memplan.estimators.lowering.flash_attention import FlashKernels
+from memplan.estimators.lowering.packed_attention import PackedAttention
 from memplan.estimators.lowering.temporary_bytes import FP32_BYTES, NO_TEMPORARIES, TemporaryBytes
 from memplan.units import round_up
 
@@ -27,8 +28,10 @@ def attention_rules(capability: tuple[int, int], multiprocessors: int | None) ->
         capability: its compute capability.
         multiprocessors: of the card; None where only its memory is known, and nothing is shared among them.
     """
+    flash = FlashKernels(multiprocessors)
     return {
-        **FlashKernels(multiprocessors).rules(),
+        **flash.rules(),
+        **PackedAttention(capability, flash).rules(),
         "aten._scaled_dot_product_efficient_attention": efficient_forward,
         "aten._scaled_dot_product_efficient_attention_backward": partial(efficient_backward, capability=capability),
         "aten._scaled_dot_product_cudnn_attention": partial(cudnn_forward, capability=capability),

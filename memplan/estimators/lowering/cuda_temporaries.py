@@ -47,9 +47,11 @@ def _masked_scatter(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     A mask that is broadcast is written out before.
     """
     target, mask = args[:2]
-    is_read_as_it_is = mask.shape == target.shape and mask.is_contiguous()
-    written = () if is_read_as_it_is else (target.numel(),)
-    return TemporaryBytes(after_results=(target.numel() * INT64_BYTES, *written))
+    shape = torch.broadcast_shapes(target.shape, mask.shape)  # type: ignore[no-untyped-call]  # untyped in torch
+    elements: int = shape.numel()
+    is_read_as_it_is = mask.shape == shape and mask.is_contiguous()
+    written = () if is_read_as_it_is else (elements,)
+    return TemporaryBytes(after_results=(elements * INT64_BYTES, *written))
 
 
 def _cdist_backward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:

@@ -79,8 +79,6 @@ class FlashKernels:
         return {
             "aten._scaled_dot_product_flash_attention": self._forward_by_head,
             "aten._scaled_dot_product_flash_attention_backward": self._backward_by_head,
-            "torch_attn._varlen_attn": _nothing,
-            "torch_attn._varlen_attn_backward": self._packed_backward,
             "flash_attn._flash_attn_forward": self._forward_of_package,
             "flash_attn._flash_attn_backward": self._backward_of_package,
             "flash_attn._flash_attn_varlen_forward": _nothing,
@@ -100,7 +98,8 @@ class FlashKernels:
         blocks = self._backward(_by_head(query, key), is_deterministic=requires_deterministic())
         return TemporaryBytes(throughout=copied, after_results=blocks)
 
-    def _packed_backward(self, args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
+    def packed_backward(self, args: tuple[Any, ...]) -> TemporaryBytes:
+        """Return what the backward pass of ``torch_attn._varlen_attn`` takes, given its arguments."""
         call = _packed(*args[1:3], sequence_ends=args[6])
         return TemporaryBytes(after_results=self._backward(call, is_deterministic=requires_deterministic()))
 

@@ -15,6 +15,7 @@ import torch
 
 from memplan.estimators.fake_tensors.replaced import replaced
 from memplan.estimators.lowering.attention import flash_attention
+from memplan.estimators.lowering.torch_release import TORCH_RELEASE
 from memplan.late_imports import when_imported
 from memplan.training.half_precision import HALF_TYPES
 
@@ -107,7 +108,11 @@ class FlashAttentionStandIn:
         importlib.import_module("torch.nn.attention.varlen")  # which makes the operator
         attend = torch.ops.torch_attn._varlen_attn  # noqa: SLF001 - as above
         lengths = (int(max_seqlen_q), int(max_seqlen_k))
-        attended: torch.Tensor = attend(q, k, v, cu_seqlens_q, cu_seqlens_k, *lengths, causal, softmax_scale)[0]
+        # of all positions, but given, so that no cuDNN is taken
+        window = ([lengths[1], lengths[1]],) if TORCH_RELEASE >= (2, 14) else ()
+        attended: torch.Tensor = attend(q, k, v, cu_seqlens_q, cu_seqlens_k, *lengths, causal, softmax_scale, *window)[
+            0
+        ]
         return attended
 
     def _called_with(self, query: torch.Tensor) -> None:

@@ -55,7 +55,9 @@ _PLAIN = frozenset(
         "take", "trace", "unsafe_split", "vdot", "_standard_gamma", "_standard_gamma_grad", "_dirichlet_grad",
         "poisson", "binomial", "_pdist_forward", "linalg_solve_triangular", "hann_window", "hamming_window",
         "rrelu_with_noise_backward", "roi_align", "_roi_align_backward", "roi_pool", "_roi_pool_backward",
-        "_has_same_storage_numel",
+        "_has_same_storage_numel", "addbmm", "soft_margin_loss", "multilabel_margin_loss_forward",
+        "multilabel_margin_loss_backward", "alias_copy", "as_strided_copy", "expand_copy", "narrow_copy",
+        "permute_copy", "t_copy", "transpose_copy", "unbind_copy", "unsqueeze_copy", "view_copy",
     )
 )  # fmt: skip
 

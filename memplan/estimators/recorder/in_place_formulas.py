@@ -48,18 +48,19 @@ class InPlaceFormulas:
     def __init__(self) -> None:
         self._summed_by_formula: int | None = None
 
-    def written_operand(self, operator: Any, args: tuple[Any, ...], *, in_module: bool) -> torch.Tensor | None:
+    def written_operand(self, operator: Any, args: tuple[Any, ...], *, in_users_code: bool) -> torch.Tensor | None:
         """Return the operand that the result is written over if nothing else needs it; None if none is.
 
         Args:
             operator: the operator.
             args: its positional arguments.
-            in_module: whether a module's forward runs, as in the backward pass of a checkpoint.
+            in_users_code: whether a module's forward runs, as in the backward pass of a checkpoint, or an operator that
+                is written in Python.
         """
         if operator is _SUM and adds_mask_in_place():
             mask_sum: torch.Tensor = args[0]
             return mask_sum
-        if not is_in_backward() or in_module:
+        if not is_in_backward() or in_users_code:
             return None
         if operator is SPARSE_CLONE and args[0].layout is torch.sparse_coo:
             return dense_parts(args[0])[-1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from memplan.estimators.absent_card.cached_memory import EMPTY_CACHE
+from memplan.estimators.absent_card.cuda_emulation import emulation_resumed
 from memplan.estimators.fake_tensors.fake_results import corrected_result
 from memplan.estimators.fake_tensors.known_values import is_known, run_with_known_values
 from memplan.estimators.fake_tensors.presumed_values import PresumedReads, differ_in_shape, reads_condition
@@ -27,6 +28,7 @@ from memplan.estimators.fake_tensors.value_writes import only_writes
 from memplan.estimators.lowering.kernel_rules import KEYWORDS_READ
 from memplan.estimators.lowering.library_workspaces import CUBLAS_OPERATORS
 from memplan.estimators.lowering.temporary_bytes import NO_TEMPORARIES
+from memplan.estimators.recorder.custom_operators import body_of, divides_batch
 from memplan.estimators.recorder.in_place_formulas import InPlaceFormulas, is_in_backward, joins_masks
 from memplan.estimators.recorder.outside_tensors import OutsideTensors
 from memplan.estimators.recorder.recording import INSIDE
@@ -104,11 +106,13 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         self._host_copies = host_copies
         self.unknown_calls: Counter[str] = Counter()
         self.presumed = PresumedReads()
+        self.divides_batch = False
         self._fakes = fakes
         self._draws = draws
         self._choices = choices
         self._paused = False
         self._is_set_aside = False
+        self._is_in_body = False
         self._pending: _PendingReuse | None = None
         self._kept_workspaces: dict[tuple[bool, int, str], int] = {}  # by backward pass or not, stream, library
         self._formulas = InPlaceFormulas()
@@ -180,6 +184,12 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         if func in _COMPOSED and not any(map(_is_nested, args)):
             with self:
                 return func.decompose(*args, **(kwargs or {}))
+        body = body_of(func, "cpu" if self._host_copies is None else "cuda")
+        if body is not None and not self._kernels.are_known(func, str(func.overloadpacket)):
+            self.divides_batch |= divides_batch(func)
+            # where it cannot run on fake tensors, the operator is recorded as one whose inside is not counted
+            with suppress(Exception), self, emulation_resumed(), replaced(self, "_is_in_body", True):
+                return body(*args, **(kwargs or {}))
         # no function mode need see what follows, which is no user code
         with torch._C.DisableTorchFunction():  # noqa: SLF001 - public under no other name
             return self._dispatched(func, args, kwargs or {})
@@ -293,7 +303,8 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         return self._host_copies is not None and self._host_copies.holds(tensor)
 
     def _reusable_block(self, func: Any, args: tuple[Any, ...]) -> int | None:
-        operand = self._formulas.written_operand(func, args, in_module=bool(self._paths.current))
+        is_users = self._is_in_body or bool(self._paths.current)
+        operand = self._formulas.written_operand(func, args, in_users_code=is_users)
         return None if operand is None else self._ledger.block_of(operand)
 
     def _hold(self, blocks: Blocks, operator: str) -> list[int]:

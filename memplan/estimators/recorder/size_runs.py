@@ -113,9 +113,10 @@ class SizeRunner:
     def _of_varying_structure(self, runs: list[RecordedRun]) -> SizeRuns:
         """Run half of the recipe's size and all of it, because the number of blocks depends on the size.
 
-        Where it does so by loops over samples, small sizes are enough.
+        Where it does so by loops over samples, small sizes are enough. Chunks of a batch are half as many rows at half
+        of the size.
         """
-        looping = self._of_loops(runs)
+        looping = None if any(run.divides_batch for run in runs) else self._of_loops(runs)
         if looping is not None:
             return looping
         if self.recipe_size in self.sizes or not self.may_run(runs[-1], self.recipe_size):

@@ -90,12 +90,14 @@ class RecordedRun:
         optimizer_name: class name of the optimizer.
         unknown_calls: operators whose temporaries no rule counts, and their calls per step.
         notes: what was presumed, one phrase each.
+        divides_batch: whether an operator runs in chunks whose size is not linear in the micro-batch.
     """
 
     recording: Recording
     optimizer_name: str
     unknown_calls: tuple[tuple[str, int], ...]
     notes: tuple[str, ...]
+    divides_batch: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +195,11 @@ class StepRecorder:
             *_notes_on(model, self.workload, self.recipe),
         )
         return RecordedRun(
-            recording=recording, optimizer_name=type(step.optimizer).__name__, unknown_calls=calls, notes=notes
+            recording=recording,
+            optimizer_name=type(step.optimizer).__name__,
+            unknown_calls=calls,
+            notes=notes,
+            divides_batch=operators.divides_batch,
         )
 
     def _replacements(

@@ -114,6 +114,8 @@ def test_what_an_unknown_mask_selects_is_told_by_what_is_taken() -> None:
 def test_a_masked_scatter_counts_up_to_each_element_of_its_mask() -> None:
     target = meta(512, 512, dtype=torch.bfloat16)
     assert cuda_temporary_bytes("aten.masked_scatter", (target, target > 0, target), target).after_results == (2 * MIB,)
+    of_rows = cuda_temporary_bytes("aten.masked_scatter", (target[0], target > 0, target), target)
+    assert of_rows.after_results == (2 * MIB,)  # of every element, also where the target is one row of them
 
 
 def test_the_exponential_of_matrices_takes_powers_and_their_combinations() -> None:

@@ -106,9 +106,8 @@ def test_where_other_algorithms_are_only_warned_of_attention_need_not_repeat_its
 def test_packed_sequences_are_padded_by_128_rows_each() -> None:
     query, key = packed(8), packed(2)
     rows = 8 * (1024 + 4 * 128)
-    args = (query, query, key, key, query, query, ENDS)
-    assert taken("torch_attn._varlen_attn_backward", *args) == (4 * rows, 4 * rows * 64, MIB, MIB)
-    assert H100["torch_attn._varlen_attn"](args, None) == NO_TEMPORARIES
+    found = FlashKernels(132).packed_backward((query, query, key, key, query, query, ENDS))
+    assert found.after_results == (4 * rows, 4 * rows * 64, MIB, MIB)
 
 
 def test_the_package_returns_the_row_sums_and_takes_the_rest_as_pytorch_does() -> None:
