@@ -6,7 +6,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from memplan.estimators.lowering.contiguous_copies import copies
-from memplan.estimators.lowering.efficient_attention import efficient_backward, efficient_forward
+from memplan.estimators.lowering.efficient_attention import (
+    efficient_backward,
+    efficient_backward_by_position,
+    efficient_forward,
+    efficient_forward_by_position,
+)
 from memplan.estimators.lowering.flash_attention import FlashKernels
 from memplan.estimators.lowering.packed_attention import PackedAttention
 from memplan.estimators.lowering.temporary_bytes import FP32_BYTES, NO_TEMPORARIES, TemporaryBytes
@@ -34,6 +39,8 @@ def attention_rules(capability: tuple[int, int], multiprocessors: int | None) ->
         **PackedAttention(capability, flash).rules(),
         "aten._scaled_dot_product_efficient_attention": efficient_forward,
         "aten._scaled_dot_product_efficient_attention_backward": partial(efficient_backward, capability=capability),
+        "aten._efficient_attention_forward": efficient_forward_by_position,
+        "aten._efficient_attention_backward": partial(efficient_backward_by_position, capability=capability),
         "aten._scaled_dot_product_cudnn_attention": partial(cudnn_forward, capability=capability),
         "aten._scaled_dot_product_cudnn_attention_backward": partial(cudnn_backward, capability=capability),
     }

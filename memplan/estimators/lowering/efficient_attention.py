@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from memplan.estimators.lowering.contiguous_copies import copies_by_position
+from memplan.estimators.lowering.contiguous_copies import copies, copies_by_position
 from memplan.estimators.lowering.determinism import requires_deterministic
 from memplan.estimators.lowering.temporary_bytes import FP32_BYTES, TemporaryBytes
 from memplan.estimators.lowering.torch_release import TORCH_RELEASE
@@ -13,13 +13,15 @@ from memplan.estimators.temporaries.ruled_blocks import ruled_blocks
 from memplan.units import ceil_div, round_up
 
 if TYPE_CHECKING:
+    import torch
+
     from memplan.estimators.lowering.temporary_bytes import Blocks
 
 _BLOCK_HEADER_BYTES = 16  # a lock and a counter before each block (``GradQTempStorage``)
 _BLOCK = 64  # keys of a block, and rows and columns of the smallest blocks
 _WIDEST_IN_REGISTERS = 128  # head size up to which the output stays in registers (``kMaxK`` of the forward kernels)
 _TURING, _AMPERE = (7, 5), (8, 0)
-_DROPOUT = 5  # its probability's place among the arguments of the forward pass
+_DROPOUT, _DROPOUT_BY_POSITION = 5, 8  # places of its probability among the arguments of the forward passes
 _SPLIT_HEADS = 200  # heads of a batch times splits of their keys, at most
 
 
@@ -65,44 +67,119 @@ def efficient_forward(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
     the host; from torch 2.14 on, where nothing is dropped out, they lie unused on the card
     (``_efficient_attention_forward`` in ``attention.cu``).
     """
-    query, _, value = args[:3]
+    on_host = _states_on_host(args[_DROPOUT] if len(args) > _DROPOUT else 0.0)
+    return TemporaryBytes(after_results=_summed_apart(*args[:3]), results_on_host=on_host)
+
+
+def efficient_forward_by_position(args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
+    """Return the same where heads follow positions, as for packed sequences; the results end with two lengths."""
+    on_host = _states_on_host(args[_DROPOUT_BY_POSITION])
+    return TemporaryBytes(after_results=_summed_apart(*args[:3]), results_on_host=on_host + 2 if on_host else 0)
+
+
+def _states_on_host(dropout: float) -> int:
+    """Return how many of seed and offset lie on the host."""
+    return 2 if dropout > 0 or TORCH_RELEASE < (2, 14) else 0
+
+
+def _summed_apart(query: torch.Tensor, _key: torch.Tensor, value: torch.Tensor) -> tuple[int, ...]:
     is_wide = max(query.shape[-1], value.shape[-1]) > _WIDEST_IN_REGISTERS
     accumulator_bytes = query.shape[:-1].numel() * value.shape[-1] * FP32_BYTES
-    is_summed_apart = is_wide and query.element_size() < FP32_BYTES
-    drops_out = len(args) > _DROPOUT and args[_DROPOUT] > 0
-    on_host = 2 if drops_out or TORCH_RELEASE < (2, 14) else 0
-    return TemporaryBytes(after_results=(accumulator_bytes,) if is_summed_apart else (), results_on_host=on_host)
+    return (accumulator_bytes,) if is_wide and query.element_size() < FP32_BYTES else ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _BackwardCall:
+    """The sizes of one backward pass.
+
+    Args:
+        samples: sequences of the batch.
+        rows: queries of all of them and all heads.
+        length: queries of the longest.
+        key_length: keys of the longest.
+        heads: of the query.
+        head_dim: numbers of a head of the query and the key.
+        value_dim: numbers of a head of the value.
+        is_half: whether numbers are of two bytes.
+        expanded: bytes of the gradients of keys and values by the query's heads, where these share them.
+    """
+
+    samples: int
+    rows: int
+    length: int
+    key_length: int
+    heads: int
+    head_dim: int
+    value_dim: int
+    is_half: bool
+    expanded: tuple[int, ...] = ()
 
 
 def efficient_backward(args: tuple[Any, ...], _result: Any, *, capability: tuple[int, int]) -> TemporaryBytes:
+    """Return what the backward pass takes where positions follow heads, which it reads by position."""
+    gradient, query, key, value = args[:4]
+    batch, heads, length, head_dim = query.shape
+    call = _BackwardCall(
+        samples=batch,
+        rows=batch * heads * length,
+        length=length,
+        key_length=key.shape[2],
+        heads=heads,
+        head_dim=head_dim,
+        value_dim=value.shape[-1],
+        is_half=gradient.element_size() < FP32_BYTES,
+        expanded=() if key.shape[1] == heads else tuple(heads // each.shape[1] * each.nbytes for each in (key, value)),
+    )
+    return TemporaryBytes(throughout=copies_by_position(gradient), after_results=_backward_blocks(call, capability))
+
+
+def efficient_backward_by_position(
+    args: tuple[Any, ...], _result: Any, *, capability: tuple[int, int]
+) -> TemporaryBytes:
+    """Return what the backward pass takes where heads follow positions, as for packed sequences.
+
+    Each of these counts as if it were the longest.
+    """
+    gradient, query, key, value = args[:4]
+    ends, longest, longest_key = args[6], *args[8:10]
+    batch, length, heads, head_dim = query.shape
+    call = _BackwardCall(
+        samples=batch if ends is None else len(ends) - 1,
+        rows=batch * length * heads,
+        length=length if ends is None else longest,
+        key_length=key.shape[1] if ends is None else longest_key,
+        heads=heads,
+        head_dim=head_dim,
+        value_dim=value.shape[-1],
+        is_half=gradient.element_size() < FP32_BYTES,
+    )
+    return TemporaryBytes(throughout=copies((gradient,)), after_results=_backward_blocks(call, capability))
+
+
+def _backward_blocks(call: _BackwardCall, capability: tuple[int, int]) -> Blocks:
     """Row sums, then accumulators of the query's gradient, and of the others' where the kernel sums them in memory.
 
     Shared heads have gradients of key and value for every query head, which are summed afterwards. Row sums of half
     types are computed by the kernel, but for wide heads on Volta (``kKernelComputesDelta``); all others are the sum of
     a product in fp32, as large as the output, and then copied (``attention_backward.cu``).
     """
-    gradient, query, key, value = args[:4]
-    batch, heads, length, head_dim = query.shape
-    is_half = gradient.element_size() < FP32_BYTES
-    kernel = backward_kernel(capability, max(head_dim, value.shape[-1]), is_half=is_half)
-    sums_bytes = batch * heads * length * FP32_BYTES
-    product_bytes = gradient.numel() * FP32_BYTES
-    product: Blocks = () if is_half else ((product_bytes, sums_bytes),)
+    kernel = backward_kernel(capability, max(call.head_dim, call.value_dim), is_half=call.is_half)
+    sums_bytes = call.rows * FP32_BYTES
+    product_bytes = call.rows * call.value_dim * FP32_BYTES
+    product: Blocks = () if call.is_half else ((product_bytes, sums_bytes),)
     if kernel.sums_all and capability < _TURING:
         product = ((product_bytes,) * 3 + (sums_bytes,),)  # its factors in fp32 first
-    expanded = () if key.shape[1] == heads else tuple(heads // each.shape[1] * each.nbytes for each in (key, value))
-    accumulators: Blocks = (batch * heads * _query_bytes(length, head_dim, kernel.rows, kernel.columns),)
+    heads_of_batch = call.samples * call.heads
+    accumulators: Blocks = (heads_of_batch * _query_bytes(call.length, call.head_dim, kernel.rows, kernel.columns),)
     if kernel.sums_all:
         rule = AllSums(
-            key_width=head_dim,
-            value_width=value.shape[-1],
+            key_width=call.head_dim,
+            value_width=call.value_dim,
             rows=kernel.rows,
             is_deterministic=requires_deterministic(),
         )
-        accumulators = ruled_blocks(rule, batch * heads, length, key.shape[2])
-    return TemporaryBytes(
-        throughout=copies_by_position(gradient), after_results=(*expanded, sums_bytes, *product, *accumulators)
-    )
+        accumulators = ruled_blocks(rule, heads_of_batch, call.length, call.key_length)
+    return (*call.expanded, sums_bytes, *product, *accumulators)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -79,6 +79,8 @@ class FlashKernels:
         return {
             "aten._scaled_dot_product_flash_attention": self._forward_by_head,
             "aten._scaled_dot_product_flash_attention_backward": self._backward_by_head,
+            "aten._flash_attention_forward": self._forward_by_position,
+            "aten._flash_attention_backward": self._backward_by_position,
             "flash_attn._flash_attn_forward": self._forward_of_package,
             "flash_attn._flash_attn_backward": self._backward_of_package,
             "flash_attn._flash_attn_varlen_forward": _nothing,
@@ -98,8 +100,19 @@ class FlashKernels:
         blocks = self._backward(_by_head(query, key), is_deterministic=requires_deterministic())
         return TemporaryBytes(throughout=copied, after_results=blocks)
 
+    def _forward_by_position(self, args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
+        """Keys of packed sequences are not split."""
+        query, key = args[:2]
+        return self._forward(_by_position(query, key), dropout=args[7]) if args[3] is None else NO_TEMPORARIES
+
+    def _backward_by_position(self, args: tuple[Any, ...], _result: Any) -> TemporaryBytes:
+        if args[6] is not None:
+            return self.packed_backward(args)
+        blocks = self._backward(_by_position(*args[1:3]), is_deterministic=requires_deterministic())
+        return TemporaryBytes(after_results=blocks)
+
     def packed_backward(self, args: tuple[Any, ...]) -> TemporaryBytes:
-        """Return what the backward pass of ``torch_attn._varlen_attn`` takes, given its arguments."""
+        """Return what the backward pass takes, given the arguments of ``aten._flash_attention_backward``."""
         call = _packed(*args[1:3], sequence_ends=args[6])
         return TemporaryBytes(after_results=self._backward(call, is_deterministic=requires_deterministic()))
 

@@ -13,13 +13,15 @@ from memplan.estimators.lowering.efficient_attention import (
     AllSums,
     BackwardKernel,
     backward_kernel,
+    efficient_backward_by_position,
     efficient_forward,
+    efficient_forward_by_position,
 )
 from memplan.estimators.lowering.efficient_attention import efficient_backward as backward_on
 from memplan.estimators.lowering.temporary_bytes import TemporaryBytes
 from memplan.estimators.temporaries.ruled_blocks import RuledBlock
 from memplan.units import KIB, MIB
-from tests.tensors import heads
+from tests.tensors import heads, meta
 
 A100, V100 = (8, 0), (7, 0)
 efficient_backward = partial(backward_on, capability=A100)
@@ -141,3 +143,44 @@ def test_from_torch_2_14_on_unused_random_states_of_efficient_attention_lie_on_t
     query = heads(8)
     assert efficient_forward((query, query, query, None, True, 0.0), None).results_on_host == 0
     assert efficient_forward((query, query, query, None, True, 0.1), None).results_on_host == 2
+
+
+def by_position(*, width: int = 64, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Return 2048 positions of 8 heads each."""
+    return meta(1, 2048, 8, width, dtype=dtype)
+
+
+def arguments_of_backward(query: torch.Tensor, *, longest: int) -> tuple[object, ...]:
+    """Return those for four packed sequences."""
+    ends = meta(5, dtype=torch.int32)
+    return (query, query, query, query, None, query, ends, ends, longest, longest)
+
+
+def test_of_packed_sequences_each_accumulates_as_if_it_were_the_longest() -> None:
+    temporaries = efficient_backward_by_position(
+        arguments_of_backward(by_position(), longest=1024), None, capability=A100
+    )
+    sums = 2048 * 8 * 4
+    # 4 sequences of 8 heads of 16 blocks of 64 x 64, with a header of 16 bytes
+    assert temporaries.after_results == (sums, (4 * MIB, sums), 4 * 8 * 16 * (16 * KIB + 16))
+    assert temporaries.throughout == ()
+
+
+def test_batches_by_position_accumulate_as_those_by_head() -> None:
+    query = meta(4, 512, 8, 64, dtype=torch.bfloat16)
+    by_head = query.transpose(1, 2)
+    arguments = (query, query, query, query, None, query, None, None, None, None)
+    found = efficient_backward_by_position(arguments, None, capability=A100)
+    assert found == efficient_backward((by_head,) * 4, None)
+
+
+@pytest.mark.parametrize(("release", "dropout", "on_host"), [((2, 14), 0.0, 0), ((2, 14), 0.1, 4), ((2, 13), 0.0, 4)])
+def test_random_states_by_position_come_before_two_lengths(
+    release: tuple[int, int], dropout: float, on_host: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(efficient_attention, "TORCH_RELEASE", release)
+    query = by_position(width=256, dtype=torch.bfloat16)
+    arguments = (query, query, query, None, None, None, None, None, dropout)
+    temporaries = efficient_forward_by_position(arguments, None)
+    assert temporaries.results_on_host == on_host
+    assert temporaries.after_results == (16 * MIB,)  # the output in fp32

@@ -110,6 +110,25 @@ def test_packed_sequences_are_padded_by_128_rows_each() -> None:
     assert found.after_results == (4 * rows, 4 * rows * 64, MIB, MIB)
 
 
+def test_attention_by_position_is_as_that_by_head() -> None:
+    query, key = by_position(1, 8), by_position(1, 2)
+    lengths = (None, None, 1024, 1024)
+    forward = taken("aten._flash_attention_forward", query, key, key, *lengths, 0.0)
+    assert forward == split_bytes(query.transpose(1, 2), key.transpose(1, 2))
+    assert forward != ()
+    found = taken("aten._flash_attention_backward", query, query, key, key, query, query, *lengths)
+    assert found == (32 * KIB, 2 * MIB, MIB, MIB)
+
+
+def test_packed_keys_are_not_split() -> None:
+    query = packed(8)
+    args = (query, query, query, ENDS, ENDS, 256, 256, 0.0)
+    assert H100["aten._flash_attention_forward"](args, None) == NO_TEMPORARIES
+    rows = 8 * (1024 + 4 * 128)
+    found = taken("aten._flash_attention_backward", query, query, query, query, query, query, ENDS, ENDS, 256, 256)
+    assert found == (4 * rows, 4 * rows * 64)
+
+
 def test_the_package_returns_the_row_sums_and_takes_the_rest_as_pytorch_does() -> None:
     query, key = by_position(1, 8), by_position(1, 2)
     assert taken("flash_attn._flash_attn_forward", query, query, query, 0.0) == (64 * KIB, 4 * MIB)
