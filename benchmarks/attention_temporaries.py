@@ -154,9 +154,15 @@ def expected(call: Call, rules: dict[str, Any]) -> tuple[Counter[int], Counter[i
     """Return the bytes of what memplan expects the two passes to allocate."""
     query, key, value = call.tensors("meta")
     attended = query.new_empty(call.samples, call.query_length, _HEADS, call.value_width).transpose(1, 2)
-    forward = rules[call.operator]((query, key, value), None) if call.operator in rules else NO_TEMPORARIES
-    ends = call.sequence_ends(call.query_length, "meta")
-    backward = rules[f"{call.operator}_backward"]((attended, query, key, value, attended, attended, ends), None)
+    of_forward: tuple[Any, ...] = (query, key, value)
+    of_backward: tuple[Any, ...] = (attended, query, key, value, attended, attended)
+    if call.backend == _PACKED:
+        lengths = (call.query_length, call.key_length)
+        packing = (*(call.sequence_ends(each, "meta") for each in lengths), *lengths, False)
+        of_forward = (*of_forward, *packing, None, _CAUSAL)
+        of_backward = (*of_backward, *packing, None, None, _CAUSAL)
+    forward = rules[call.operator](of_forward, None) if call.operator in rules else NO_TEMPORARIES
+    backward = rules[f"{call.operator}_backward"](of_backward, None)
     return _sizes(forward), _sizes(backward)
 
 
