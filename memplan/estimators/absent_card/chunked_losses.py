@@ -6,6 +6,7 @@ Into which chunks it divides a batch, and in which types it sums, follows from t
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,11 +22,11 @@ _SETTLE = "_adjust"
 MODULES = "torch.nn.modules.linear_cross_entropy"  # how the names of those begin in which it is written
 
 
-def settling_losses_on(card: torch.device) -> AbstractContextManager[None] | None:
-    """Return a context in which options of the loss are settled as for operands on the card; None for older PyTorch."""
+def settling_losses_on(card: torch.device) -> AbstractContextManager[None]:
+    """Return a context in which options of the loss are settled as for operands on the card; older PyTorch has none."""
     options = getattr(torch.nn, _OPTIONS, None)
     if options is None:
-        return None
+        return nullcontext()
     settle: Callable[..., Any] = getattr(options, _SETTLE)
 
     def settle_on_card(self: Any, *sizes: Any, **named: Any) -> Any:

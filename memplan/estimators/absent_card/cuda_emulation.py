@@ -110,7 +110,7 @@ class CudaEmulation(TorchFunctionMode):
                 self._replace(module, name, answer)
         for module, name in _ASKING_FOR_OVERRIDES:
             self._replace(module, name, _asking_without_emulation(getattr(module, name)))
-        self._replacements.enter_context(settling_losses_on(_CARD) or nullcontext())
+        self._replacements.enter_context(settling_losses_on(_CARD))
         self._replace(torch, "Generator", StandInGenerator)
         self._replace(torch, "set_default_tensor_type", setting_default(torch.set_default_tensor_type))
         self._replace(torch.Tensor, "record_stream", always(None))
