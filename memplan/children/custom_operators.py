@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import cloudpickle
+from memplan.children.found_by_name import goes_by_value, reduced_to_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,14 +46,14 @@ def reduced_custom_operator(value: Any) -> tuple[Any, ...] | None:
     """
     if type(value).__module__ == _OPERATORS:
         definition = _definition_of(value)
-        is_scripts = definition is not None and _goes_by_value(definition._init_fn.__module__)  # noqa: SLF001 - see above
+        is_scripts = definition is not None and goes_by_value(definition._init_fn.__module__)  # noqa: SLF001 - see above
         return (_found_in_torch, (str(value), definition)) if is_scripts else None
     if (type(value).__module__, type(value).__name__) != (_DEFINITIONS, "CustomOpDef"):
         return None
     function = value._init_fn  # noqa: SLF001 - as above
-    module, name = function.__module__, function.__qualname__
-    if not _goes_by_value(module) and getattr(sys.modules.get(module), name, None) is value:
-        return pkgutil.resolve_name, (f"{module}:{name}",)
+    named = reduced_to_name(value, function)
+    if named is not None:
+        return named
     registered = _Registered(
         function=function,
         bodies=value._backend_fns,  # noqa: SLF001 - as above
@@ -63,11 +63,6 @@ def reduced_custom_operator(value: Any) -> tuple[Any, ...] | None:
     )
     defined = (value._qualname, value._schema, tuple(value._tags))  # noqa: SLF001 - as above
     return _defined_again, defined, registered, None, None, _register
-
-
-def _goes_by_value(module: str) -> bool:
-    """Whether what a module defines is copied, since its name says nothing in another process."""
-    return module == "__main__" or module in cloudpickle.list_registry_pickle_by_value()
 
 
 def _definition_of(operator: Any) -> Any:

@@ -6,9 +6,9 @@ Imports no Triton: what is asked here holds for the attributes of versions 3.0 t
 from __future__ import annotations
 
 import linecache
-import pkgutil
-import sys
 from typing import TYPE_CHECKING, Any
+
+from memplan.children.found_by_name import reduced_to_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,12 +23,10 @@ def reduced_triton_kernel(value: Any) -> tuple[Any, ...] | None:
     """
     if (type(value).__module__, type(value).__name__) != ("triton.runtime.jit", "JITFunction"):
         return None
-    module, name = value.fn.__module__, value.fn.__qualname__
-    if module != "__main__" and getattr(sys.modules.get(module), name, None) is value:
-        return pkgutil.resolve_name, (f"{module}:{name}",)
     settings = {each: getattr(value, each) for each in _SETTINGS if hasattr(value, each)}
     path = value.fn.__code__.co_filename
-    return _made_again, (type(value), value.fn, settings, path, tuple(linecache.getlines(path)))
+    copied = _made_again, (type(value), value.fn, settings, path, tuple(linecache.getlines(path)))
+    return reduced_to_name(value, value.fn) or copied
 
 
 def _made_again(

@@ -9,6 +9,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
+import cloudpickle
 import pytest
 import torch
 from torch import nn
@@ -125,17 +126,30 @@ def test_kernels_of_a_notebook_are_made_again_from_their_source(tmp_path: Path) 
     assert arrived.source == text
 
 
-def test_kernels_of_a_module_go_by_name() -> None:
+@pytest.fixture
+def named_kernel(monkeypatch: pytest.MonkeyPatch) -> _JitFunction:
     kernel = _JitFunction(_named_kernel)
-    sys.modules[__name__]._named_kernel = kernel  # type: ignore[attr-defined]  # as a decorator does
-    try:
-        assert pickle.loads(pickled(kernel)) is kernel
-    finally:
-        sys.modules[__name__]._named_kernel = kernel.fn  # type: ignore[attr-defined]
+    monkeypatch.setattr(sys.modules[__name__], "_named_kernel", kernel)  # as a decorator does
+    return kernel
 
 
 def _named_kernel(given: int) -> int:
     return given
+
+
+def test_kernels_of_a_module_go_by_name(named_kernel: _JitFunction) -> None:
+    assert pickle.loads(pickled(named_kernel)) is named_kernel
+
+
+def test_kernels_of_a_module_that_goes_by_value_are_made_again(named_kernel: _JitFunction) -> None:
+    module = sys.modules[__name__]
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        arrived = pickle.loads(pickled(named_kernel))
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+    assert arrived is not named_kernel
+    assert arrived.fn(3) == 3
 
 
 _OPERATOR_IN_A_SCRIPT = """
