@@ -26,6 +26,7 @@ from torch._inductor.ir import IRNode
 from torch._inductor.runtime.hints import DeviceProperties
 from torch._inductor.virtualized import V
 from torch._prims_common import suggest_memory_format
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils import _triton
@@ -197,6 +198,7 @@ def _described(card: InductorCard) -> Iterator[None]:
         stack.enter_context(
             replaced(torch._C, "_conv_determine_backend_memory_format", _format_of_convolution)  # noqa: SLF001 - what FakeTensor asks
         )
+        stack.enter_context(replaced(fake_tensor, "init_gpu_context", always(None)))  # makes a tensor there
         stack.enter_context(replaced(scheduler, "has_triton", always(True)))
         stack.enter_context(replaced(_triton, "triton_hash_with_backend", always("")))
         limit = sys.getrecursionlimit()

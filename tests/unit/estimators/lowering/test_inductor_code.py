@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from torch._subclasses import fake_tensor
 
 from tests.unit.estimators.lowering.inductor_codes import code_of
 
@@ -73,5 +74,6 @@ def test_no_card_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for name in ("init", "_lazy_init", "current_device", "get_device_properties", "get_device_capability"):
         monkeypatch.setattr(torch.cuda, name, asked)
+    monkeypatch.setattr(fake_tensor, "init_gpu_context", asked)  # makes a tensor there, once for each device
     code = code_of(lambda x: ((x @ x).sum(0), torch.conv2d(x[None, None], x[None, None, :3, :3])), SQUARE)
     assert buffers_of(code)
