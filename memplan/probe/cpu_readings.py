@@ -43,6 +43,7 @@ from memplan.probe.readings import NEAR_BUDGET_SHARE, DevicePeaks
 from memplan.probe.training_loop import TrainingState, run_evaluation, run_optimizer_step, zero_gradients
 from memplan.probe.trials import PROFILER_ALLOWANCE_BYTES
 from memplan.results import BreakdownBytes, Component
+from memplan.training.default_device import forget_default_device
 from memplan.training.host_context import run_warmup_step
 from memplan.units import MIB
 
@@ -83,7 +84,7 @@ class CpuReadings:
 
         What loading a workload took meanwhile is no training process's, and a card that it chose is not there.
         """
-        torch.set_default_device(None)
+        forget_default_device()
         forget_peak_resident_bytes()
         self._context_bytes = resident_bytes()
         self._earlier = storage_references("cpu")

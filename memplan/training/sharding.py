@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 
 from memplan.errors import WorkloadError
+from memplan.torch_releases import release_of
 from memplan.training.half_precision import autocast
 from memplan.training.workload_contract import name_of
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
     from memplan.recipe import Recipe
     from memplan.workload import Workload
+_SUMS_ARE_WRITTEN = release_of(torch.__version__) >= (2, 13)  # by PyTorch's stand-in for a process group
 
 
 def join_absent_replicas(world_size: int, device_type: str) -> None:
@@ -40,6 +43,8 @@ def join_absent_replicas(world_size: int, device_type: str) -> None:
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
     torch.distributed.init_process_group("fake", store=fake_pg.FakeStore(), rank=0, world_size=world_size)
+    if not _SUMS_ARE_WRITTEN:
+        _write_scattered_sums()
     make, place = DeviceMesh.__init__, device_type
 
     def init(made: DeviceMesh, /, device_type: str, *args: Any, **kwargs: Any) -> None:  # noqa: ARG001 - named by callers
@@ -48,6 +53,21 @@ def join_absent_replicas(world_size: int, device_type: str) -> None:
     DeviceMesh.__init__ = init  # type: ignore[assignment, method-assign]  # by which every mesh is made
     if device_type == "cpu":
         _wrap_on_the_cpu()
+
+
+def _write_scattered_sums() -> None:
+    """Let what a replica gets of a sum be its own part of it, which the stand-in leaves unwritten (torch 2.9 and 2.11).
+
+    Gradients of shards would be what lay there in memory, which may be no numbers.
+    """
+    scatter = torch.distributed.reduce_scatter_tensor
+
+    @functools.wraps(scatter)
+    def write_and_scatter(output: torch.Tensor, input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:  # noqa: A002 - named by callers
+        output.copy_(input.view(-1)[: output.numel()].view_as(output))
+        return scatter(output, input, *args, **kwargs)
+
+    torch.distributed.reduce_scatter_tensor = write_and_scatter
 
 
 def _wrap_on_the_cpu() -> None:

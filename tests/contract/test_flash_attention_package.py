@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -78,12 +79,22 @@ def test_it_takes_what_pytorchs_flash_attention_takes() -> None:
     assert not any(note.startswith(NOTE) for note in by_pytorch.notes)
 
 
+HAS_PACKED_ATTENTION = find_spec("torch.nn.attention.varlen") is not None
+
+
+@pytest.mark.skipif(not HAS_PACKED_ATTENTION, reason="PyTorch has flash attention for packed sequences from 2.10 on")
 @pytest.mark.parametrize("batch", [padded, packed])
 def test_it_needs_no_mask_for_padded_or_packed_sequences(batch: Callable[[int], Any]) -> None:
     by_package, by_pytorch = (trace_of(each, batch) for each in ("flash_attention_2", "sdpa"))
     assert allocated_bytes(by_package) < allocated_bytes(by_pytorch)
     assert "torch_attn._varlen_attn" in by_package.timelines[0].operator_names
     assert by_package.method == by_pytorch.method
+
+
+@pytest.mark.skipif(HAS_PACKED_ATTENTION, reason="PyTorch before 2.10 has none")
+def test_what_pytorch_has_no_kernel_for_is_told_with_a_way_out() -> None:
+    with pytest.raises(WorkloadError, match=r"PyTorch 2\.10"):
+        trace_of("flash_attention_2", packed)
 
 
 @pytest.mark.parametrize(

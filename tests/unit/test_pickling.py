@@ -163,7 +163,7 @@ def halved(values: torch.Tensor) -> torch.Tensor:
     return values / 2
 
 
-@halved.register_kernel("meta")
+@halved.register_kernel("cuda")
 def _(values):
     return values
 

@@ -37,7 +37,7 @@ class TraceFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch l
     def run(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator on fake tensors."""
         if not _COLLECTIVES_ARE_KNOWN and operator.namespace == "c10d":
-            return args[0], FakeWork().boxed()  # what it writes to, done at once
+            return _done_at_once(operator, args)
         return self._results.run(operator, args, kwargs, self)
 
     def create_symbolic_nested_int(self, *, nt_tensor_id: int | None = None) -> int | torch.SymInt:
@@ -71,6 +71,15 @@ class TraceFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]  # torch l
         fake = fake_from(metadata_of(constant), self, constant=constant)
         self.fake_tensor_converter.add_constant_storage_mapping(fake)
         return fake
+
+
+def _done_at_once(operator: OpOverload, args: tuple[Any, ...]) -> Any:
+    """Return what a collective does: what it writes to, where it tells that, and what one waits for, where one may."""
+    returned = len(operator._schema.returns)  # noqa: SLF001 - public under no other name
+    if returned == 0:
+        return None
+    done = FakeWork().boxed()
+    return done if returned == 1 else (args[0], done)
 
 
 def is_simple(parameter: torch.Tensor) -> bool:

@@ -30,6 +30,10 @@ _ITS_USER = "transformers.modeling_flash_attention_utils"
 _NAME, _VERSION = "flash_attention_2", 2
 _OLDEST: Capability = (8, 0)
 _NOTE = "flash_attn is not installed here: PyTorch's own flash attention is counted in its place"
+_NO_PACKED_KERNEL = (
+    "flash_attn is not installed here, and its kernel for packed and padded sequences is in PyTorch from PyTorch 2.10 "
+    "on: install either, or ask for attn_implementation='sdpa'"
+)
 
 
 class FlashAttentionStandIn:
@@ -105,6 +109,8 @@ class FlashAttentionStandIn:
     ) -> torch.Tensor:
         """Stand for ``flash_attn_varlen_func``: positions of all sequences, heads and their numbers."""
         self._called_with(q)
+        if TORCH_RELEASE < (2, 10):
+            raise RuntimeError(_NO_PACKED_KERNEL)
         importlib.import_module("torch.nn.attention.varlen")  # which makes the operator
         attend = torch.ops.torch_attn._varlen_attn  # noqa: SLF001 - as above
         lengths = (int(max_seqlen_q), int(max_seqlen_k))

@@ -32,6 +32,7 @@ from memplan.estimators.recorder.user_calls import (
 from memplan.estimators.recorder.workload_build import built_model, made_batch, made_batches
 from memplan.estimators.recorder.worst_draw import WorstDrawRecorder
 from memplan.estimators.tracing import SeenCardError
+from memplan.training.default_device import forget_default_device
 from memplan.training.host_context import resident_context_bytes
 from memplan.training.sharding import join_absent_replicas
 from memplan.training.skipped_initialisation import initialisation_skipped
@@ -101,7 +102,7 @@ def _trace_with(
     with emulation or nullcontext(), nullcontext() if stand_in is None else stand_in.offered():
         workload = load_workload(request.source)
         let_go_of_payload(request.source)
-        torch.set_default_device(None)  # a card that code has chosen is not there; all is traced on the CPU
+        forget_default_device()  # a card that code has chosen is not there; all is traced on the CPU
         host_context_bytes = resident_context_bytes() if request.device.kind is DeviceKind.CPU else None
 
         def trace(request: TraceRequest) -> StepTrace:

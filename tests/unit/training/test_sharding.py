@@ -14,6 +14,7 @@ from torch.optim import SGD
 
 from memplan.errors import WorkloadError
 from memplan.recipe import Recipe
+from memplan.training import sharding
 from memplan.training.sharding import (
     begin_pass,
     clip_gradients,
@@ -43,6 +44,15 @@ def test_a_replica_trains_its_share_without_the_others() -> None:
     assert tuple(share.to_local().shape) == (2, 8)
     model(torch.ones(1, 8)).sum().backward()
     assert tuple(share.grad.to_local().shape) == (2, 8)
+
+
+def test_of_a_sum_a_replica_gets_its_own_part_where_the_stand_in_writes_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharding, "_SUMS_ARE_WRITTEN", False)
+    monkeypatch.setattr(dist, "reduce_scatter_tensor", lambda *_, group: group)
+    join_absent_replicas(4, "cpu")
+    share = torch.full((2,), torch.nan)
+    assert dist.reduce_scatter_tensor(share, torch.arange(8.0), group="all") == "all"
+    assert share.tolist() == [0, 1]
 
 
 def test_meshes_lie_on_the_one_kind_of_device_whatever_they_are_asked_for() -> None:
