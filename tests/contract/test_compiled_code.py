@@ -360,7 +360,7 @@ def test_a_function_that_computes_with_what_it_reads_is_followed_too(
 
 
 @pytest.mark.skipif(
-    release_of(torch.__version__) < (2, 11), reason="before, the first graph keeps what it returns besides"
+    release_of(torch.__version__) < (2, 13), reason="before, the first graph keeps what it returns besides"
 )
 def test_of_a_function_that_decides_by_what_it_reads_the_larger_way_is_traced() -> None:
     trace = trace_of(lambda: torch.compile(Net(waves_decided_between)))
