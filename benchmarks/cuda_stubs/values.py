@@ -25,7 +25,7 @@ def answer_whether_masks_hide(*, hides: bool, device: str) -> None:
 
         return answered
 
-    torch.Tensor.all = answering(torch.Tensor.all)
+    torch.Tensor.all, torch.all = answering(torch.Tensor.all), answering(torch.all)
     masks = sys.modules.get("transformers.masking_utils")
     if hasattr(masks, "fast_all"):
         masks.fast_all = answering(masks.fast_all)
