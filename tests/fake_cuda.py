@@ -134,9 +134,7 @@ _FUNCTIONS = (
 
 
 def parameters_of(function: Callable[..., Any]) -> list[tuple[str, Any, Any]] | None:
-    """Name, kind and default of every parameter; None for a function of C, which does not tell."""
-    try:
-        signature = inspect.signature(function)
-    except ValueError:
+    """Name, kind and default of every parameter; None for a function of C, which tells no names."""
+    if inspect.isbuiltin(function):
         return None
-    return [(each.name, each.kind, each.default) for each in signature.parameters.values()]
+    return [(each.name, each.kind, each.default) for each in inspect.signature(function).parameters.values()]

@@ -39,6 +39,7 @@ _COMPARED: dict[OpOverload, Callable[[float], _Ranges]] = {
 _ANDS = (_ATEN.bitwise_and.Tensor, _ATEN.logical_and.default)
 _ORS = (_ATEN.bitwise_or.Tensor, _ATEN.logical_or.default)
 _MARKS = (_ATEN.index_put_.default, _ATEN._index_put_impl_.default)
+_FILLS = (_ATEN.index_fill_.int_Scalar, _ATEN.index_fill_.int_Tensor)  # of a number, by indices from PyTorch 2.15 on
 _CONVERSION = _ATEN._to_copy.default  # noqa: SLF001 - an operator
 _REARRANGED = (  # elements stay the same
     _CONVERSION,
@@ -84,11 +85,16 @@ def follow_positions(positions: torch.Tensor, mask: torch.Tensor) -> None:
 
 def follow_marks(operator: OpOverload, args: tuple[Any, ...]) -> None:
     """Follow what an operator is about to mark in a mask; autograd counts the write once it is done."""
-    if operator not in _MARKS or len(args[1]) != 1 or args[0].dtype not in _MASKS or args[0].dim() != 1:
+    if operator in _FILLS:
+        mask, _dim, indices, value = args
+    elif operator in _MARKS and len(args[1]) == 1:
+        mask, (indices,), value = args[:3]
+    else:
         return
-    mask, (indices,), value = args[:3]
+    if mask.dtype not in _MASKS or mask.dim() != 1:
+        return
     marked = _selected(mask)
-    written_true = known_true_count(value)
+    written_true = known_true_count(value) if isinstance(value, torch.Tensor) else value
     if marked is None or written_true is None or indices is None or indices.dtype in _MASKS:
         return
     _remember(mask, (*marked, *_positions(indices)) if written_true else marked, writes=1)

@@ -31,7 +31,7 @@ def test_a_container_is_not_a_single_value() -> None:
 
 def test_bad_json_names_its_line() -> None:
     with pytest.raises(ConfigError, match=r"^x:2: invalid JSON"):
-        load_json('{"a": 1,\n}', where="x")
+        load_json('{"a": 1\n"b": 2}', where="x")
 
 
 KEYS = st.text('ab"\\é深\n', min_size=1, max_size=3)

@@ -100,6 +100,15 @@ def test_marks_of_which_some_are_known_count_these_as_well() -> None:
     assert selected(known & (labels > 0)) == 30
 
 
+@pytest.mark.parametrize("mark", [1, torch.tensor(1, dtype=torch.uint8)])
+@presuming
+def test_positions_may_be_filled_as_well(mark: int | torch.Tensor) -> None:
+    marks = torch.zeros(100, dtype=torch.uint8)
+    marks.index_fill_(0, some_of(torch.arange(100), 5), mark)
+    marks.index_fill_(0, some_of(torch.arange(100), 50), 0)
+    assert selected(marks) == 5
+
+
 @pytest.mark.parametrize("is_of_marks", [True, False])
 @presuming
 def test_what_is_written_to_since_may_hold_anywhere(is_of_marks: bool) -> None:
