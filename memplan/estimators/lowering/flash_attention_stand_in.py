@@ -107,7 +107,11 @@ class FlashAttentionStandIn:
         causal: bool,
         softmax_scale: float | None = None,
     ) -> torch.Tensor:
-        """Stand for ``flash_attn_varlen_func``: positions of all sequences, heads and their numbers."""
+        """Stand for ``flash_attn_varlen_func``: positions of all sequences, heads and their numbers.
+
+        Raises:
+            RuntimeError: this PyTorch has no kernel for it.
+        """
         self._called_with(q)
         if TORCH_RELEASE < (2, 10):
             raise RuntimeError(_NO_PACKED_KERNEL)
