@@ -23,10 +23,12 @@ def reduced_triton_kernel(value: Any) -> tuple[Any, ...] | None:
     """
     if (type(value).__module__, type(value).__name__) != ("triton.runtime.jit", "JITFunction"):
         return None
+    named = reduced_to_name(value, value.fn)
+    if named is not None:
+        return named
     settings = {each: getattr(value, each) for each in _SETTINGS if hasattr(value, each)}
     path = value.fn.__code__.co_filename
-    copied = _made_again, (type(value), value.fn, settings, path, tuple(linecache.getlines(path)))
-    return reduced_to_name(value, value.fn) or copied
+    return _made_again, (type(value), value.fn, settings, path, tuple(linecache.getlines(path)))
 
 
 def _made_again(

@@ -27,6 +27,7 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 LENGTH = 256
 NOTE = "flash_attn is not installed here"
+HAS_PACKED_ATTENTION = find_spec("torch.nn.attention.varlen") is not None
 
 
 def model_with(attention: str) -> nn.Module:
@@ -77,9 +78,6 @@ def test_it_takes_what_pytorchs_flash_attention_takes() -> None:
     assert allocated_bytes(by_package) == allocated_bytes(by_pytorch)
     assert any(note.startswith(NOTE) for note in by_package.notes)
     assert not any(note.startswith(NOTE) for note in by_pytorch.notes)
-
-
-HAS_PACKED_ATTENTION = find_spec("torch.nn.attention.varlen") is not None
 
 
 @pytest.mark.skipif(not HAS_PACKED_ATTENTION, reason="PyTorch has flash attention for packed sequences from 2.10 on")
