@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from memplan.units import MIB
+from tests.cpu_budgets import cpu_budget
 from tests.integration.conftest import memplan
 
 if TYPE_CHECKING:
@@ -64,7 +64,9 @@ def processes_in(folder: Path) -> list[psutil.Process]:
 
 def probe(folder: Path, template: str, *options: str):
     return memplan(
-        "probe", "--device", "cpu", "--budget", "640MiB", "--steps", "4", "--command", template, *options, cwd=folder
+        *("probe", "--device", "cpu", *cpu_budget(640).options, "--steps", "4", "--command", template),
+        *options,
+        cwd=folder,
     )
 
 
@@ -73,7 +75,8 @@ def test_a_plain_loop_is_brought_into_the_band_and_its_line_is_given(folder: Pat
     ended = probe(folder, f"{TRAIN} --workers 1 {{precision:fp32=,bf16=--amp}}", "--json")
     assert ended.status == 0, ended.err
     plan = ended.document["plan"]
-    assert 0.6 <= plan["chosen"]["outcome"]["measurement"]["peak_device_bytes"] / (640 * MIB) <= 0.8
+    peak_bytes, budget = plan["chosen"]["outcome"]["measurement"]["peak_device_bytes"], cpu_budget(640)
+    assert budget.min_util <= peak_bytes / budget.total_bytes <= 0.8
     assert plan["command"].startswith(f"{sys.executable} train.py --bs {plan['recipe']['micro_batch_size']} ")
     assert {trial["recipe"]["precision"] for trial in ended.document["trials"]} == {"fp32", "bf16"}
     assert len(ended.document["trials"]) <= 8, ended.err
@@ -91,14 +94,15 @@ def test_a_script_that_reads_its_batch_from_a_config_alone_is_tried_with_copies_
     (folder / "train.py").write_text(script)
     (folder / "run.yaml").write_text(text := "batch_size: 16  # samples\nprecision: fp32\n")
     ended = memplan(
-        *("probe", "run.yaml", "--device", "cpu", "--budget", "1GiB", "--steps", "4", "--json"),
+        *("probe", "run.yaml", "--device", "cpu", *cpu_budget(1024).options, "--steps", "4", "--json"),
         *("--precision", "bf16"),
         *("--command", f"{sys.executable} train.py {{patched_config}}"),
         cwd=folder,
     )
     assert ended.status == 0, ended.err
     plan = ended.document["plan"]
-    assert 0.6 <= plan["chosen"]["outcome"]["measurement"]["peak_device_bytes"] / 2**30 <= 0.8
+    peak_bytes, budget = plan["chosen"]["outcome"]["measurement"]["peak_device_bytes"], cpu_budget(1024)
+    assert budget.min_util <= peak_bytes / budget.total_bytes <= 0.8
     assert plan["command"] == f"{sys.executable} train.py run.yaml"
     diff = plan["config_patch"]["diff"]
     assert f"+batch_size: {plan['recipe']['micro_batch_size']}  # samples" in diff
@@ -152,8 +156,8 @@ def test_a_script_that_hangs_is_given_up_at_the_limit_that_is_named(folder: Path
 
 @pytest.mark.slow
 def test_a_killed_run_leaves_no_process_and_resumes_with_its_finished_trials(folder: Path) -> None:
-    few = ("--max-batch", "64", "--min-util", "0")  # sizes to choose among
-    options = ("--device", "cpu", "--budget", "640MiB", "--steps", "4", *few, "--command", f"{TRAIN} --workers 1")
+    few = ("--max-batch", "64", "--budget", cpu_budget(640).text, "--min-util", "0")  # sizes to choose among
+    options = ("--device", "cpu", "--steps", "4", *few, "--command", f"{TRAIN} --workers 1")
     process = subprocess.Popen(
         [sys.executable, "-m", "memplan", "probe", *options], cwd=folder, stdout=subprocess.PIPE, text=True
     )

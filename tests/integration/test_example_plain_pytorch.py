@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cpu_budgets import cpu_budget
+
 pytest.importorskip("torch")
 pytest.importorskip("skimage", reason="the photographs come with scikit-image")
 
@@ -45,7 +47,7 @@ def test_the_workload_makes_batches_of_the_size_asked_for(script) -> None:
 
 @pytest.mark.slow
 def test_the_script_is_planned_once_and_watched_each_time(tmp_path: Path) -> None:
-    small = ("--budget", "600MiB", "--patch-size", "16")
+    small = ("--budget", cpu_budget(600).text, "--patch-size", "16")
     first, again = (run(tmp_path, "--plan", *small, "--steps", steps) for steps in ("1", "2"))
     assert first.startswith("planned now: --batch-size")
     assert again.startswith("planned at 20")

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cpu_budgets import cpu_budget
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 # Runs an example unchanged, but for a look at the process before and after it is planned.
@@ -55,14 +57,14 @@ RUNS = (
         packages=("lightning", "hydra"),
         words=(
             "train.py", "data.length=16384", "data.count=64", "model.width=4", "trainer.max_epochs=1",
-            "memplan.precision=[fp32]", "memplan.budget=768MiB",
+            "memplan.precision=[fp32]", "memplan.budget={budget}",
         ),
     ),
     Example(
         folder="hf_causal_lm",
         framework="transformers",
         packages=("transformers", "accelerate"),
-        words=("train.py", "--epochs", "1", "--samples", "64", "--precision", "fp32", "--budget", "768MiB"),
+        words=("train.py", "--epochs", "1", "--samples", "64", "--precision", "fp32", "--budget", "{budget}"),
         sizes=(
             ("LONGEST = 512", "LONGEST = 128"),
             ("hidden_size=128", "hidden_size=32"),
@@ -75,7 +77,7 @@ RUNS = (
         framework="mmengine",
         packages=("mmengine",),
         words=(
-            "train.py", "configs/shapenet.py", "--budget", "768MiB", "--cfg-options", "model.width=8",
+            "train.py", "configs/shapenet.py", "--budget", "{budget}", "--cfg-options", "model.width=8",
             "train_dataloader.dataset.size=256", "train_cfg.max_iters=10",
         ),
     ),
@@ -94,7 +96,8 @@ def test_the_example_trains_with_the_batch_that_was_planned_for_it(example: Exam
     for size, smaller in example.sizes:
         assert size in script.read_text()
         script.write_text(script.read_text().replace(size, smaller))
-    driver = DRIVER.format(framework=example.framework, argv=list(example.words))
+    words = [word.replace("{budget}", cpu_budget(768).text) for word in example.words]
+    driver = DRIVER.format(framework=example.framework, argv=words)
     ended = subprocess.run(
         [sys.executable, "-c", driver], cwd=project, capture_output=True, text=True, timeout=600, check=False
     )

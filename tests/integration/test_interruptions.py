@@ -14,20 +14,24 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from tests.cpu_budgets import cpu_budget
 from tests.integration.conftest import MAPS, memplan
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-PROBE = (
-    "probe", "config.yaml", "--workload", "net:make_workload", *MAPS, "--device", "cpu", "--budget", "640MiB",
-    "--precision", "fp32", "--json",
-)  # fmt: skip
+
+def probe_words() -> tuple[str, ...]:
+    asked = ("--device", "cpu", *cpu_budget(640).options, "--precision", "fp32", "--json")
+    return ("probe", "config.yaml", "--workload", "net:make_workload", *MAPS, *asked)
 
 
 def started(project: Path, *options: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "memplan", *PROBE, *options], cwd=project, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-m", "memplan", *probe_words(), *options],
+        cwd=project,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
 
 
@@ -65,7 +69,7 @@ def test_a_killed_run_resumes_without_repeating_its_finished_trials(project: Pat
     assert not alive, "a child outlived its killed parent"
     done = stored_trials(project)
 
-    resumed = memplan(*PROBE, cwd=project)
+    resumed = memplan(*probe_words(), cwd=project)
     assert resumed.status == 0, resumed.err
     assert resumed.err.count("(journal)") == done, "every finished trial is taken from the journal"
     recipes = [json.dumps(trial["recipe"], sort_keys=True) for trial in resumed.document["trials"]]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
+from tests.cpu_budgets import cpu_budget
 from tests.integration.conftest import CONFIG, MAPS, make_project, memplan
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from tests.integration.conftest import Ended
 
-PROBE = ("probe", "config.yaml", "--workload", "net:make_workload", *MAPS, "--device", "cpu", "--budget", "768MiB")
+PROBE = ("probe", "config.yaml", "--workload", "net:make_workload", *MAPS, "--precision", "fp32", "--device")
 ONE_PROBE = pytest.mark.xdist_group("plain yaml")  # one worker probes, and not each that gets one of these tests
 
 
@@ -37,7 +38,7 @@ class Probed:
 @pytest.fixture(scope="module")
 def probed(tmp_path_factory: pytest.TempPathFactory) -> Probed:
     folder = make_project(tmp_path_factory.mktemp("probed"))
-    ended = memplan(*PROBE, "--precision", "fp32", "--output", "change.diff", cwd=folder)
+    ended = memplan(*PROBE, "cpu", *cpu_budget(768).options, "--output", "change.diff", cwd=folder)
     assert ended.status == 0, ended.err
     return Probed(folder=folder, said=ended.out)
 
@@ -73,7 +74,7 @@ def test_a_plain_config_is_brought_into_the_band_patched_and_then_left_alone(
     assert after["optimizer"]["lr"] == pytest.approx(1.0e-3 * size / 2), "the linear rule follows the global batch"
     assert after["training"] == before["training"]
 
-    second = command(*PROBE, "--precision", "fp32", "--json", "--output", "change.diff", cwd=project)
+    second = command(*PROBE, "cpu", *cpu_budget(768).options, "--json", "--output", "change.diff", cwd=project)
     assert second.status == 0, second.err
     assert second.document["plan"]["config_patch"] is None, "a patched config asked the same again stays as it is"
     assert len(second.document["trials"]) == 1
@@ -86,8 +87,8 @@ def test_a_global_batch_is_held_exactly_by_accumulation_and_keeps_the_learning_r
 ) -> None:
     (project / "config.yaml").write_text(CONFIG.replace("use_amp: false", "use_amp: false\n  accumulation: 1"))
     ended = command(
-        *PROBE, "--map", "accumulation_steps=training.accumulation", "--precision", "fp32", "--global-batch", "96",
-        "--json", cwd=project,
+        *PROBE, "cpu", *cpu_budget(768).options, "--map", "accumulation_steps=training.accumulation",
+        "--global-batch", "96", "--json", cwd=project,
     )  # fmt: skip
     assert ended.status == 0, ended.err
     recipe = ended.document["plan"]["recipe"]
@@ -100,7 +101,7 @@ def test_a_global_batch_is_held_exactly_by_accumulation_and_keeps_the_learning_r
 def test_a_budget_that_nothing_fits_ends_with_status_3_and_what_it_would_take(
     project: Path, command: Callable[..., Ended]
 ) -> None:
-    ended = command(*PROBE[:-1], "200MiB", "--precision", "fp32", cwd=project)
+    ended = command(*PROBE, "cpu", "--budget", "200MiB", cwd=project)
     assert ended.status == 3, ended.err
     assert ended.err.startswith("memplan: nothing fits 200.0 MiB at max-util 0.8")
     assert "it would take a device or budget of" in ended.err
@@ -113,7 +114,7 @@ def test_a_budget_that_nothing_fits_ends_with_status_3_and_what_it_would_take(
 def test_a_card_that_is_not_there_is_planned_for_by_estimate_and_checked_on_the_cpu(
     project: Path, command: Callable[..., Ended]
 ) -> None:
-    ended = command(*PROBE[:-4], "--device", "rtx-3090", "--precision", "fp32", "--json", cwd=project)
+    ended = command(*PROBE, "rtx-3090", "--json", cwd=project)
     assert ended.status == 0, ended.err
     plan = ended.document["plan"]
     assert plan["chosen"] is None

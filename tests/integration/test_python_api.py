@@ -13,6 +13,7 @@ from torch import nn
 
 import memplan
 from memplan.units import MIB
+from tests.cpu_budgets import cpu_budget
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,10 +79,12 @@ def test_a_card_that_is_not_there_is_estimated_to_the_byte_and_planned_for_from_
 
 @pytest.mark.slow
 def test_a_probe_returns_a_micro_batch_that_was_tried_and_lies_in_the_band(tmp_path: Path) -> None:
-    body = "found = memplan.probe(workload, recipe, device='cpu', budget='640MiB', max_util=0.8).to_dict()\n"
+    budget = cpu_budget(640)
+    asked = f"device='cpu', budget={budget.total_bytes}, max_util=0.8, min_util={budget.min_util}"
+    body = f"found = memplan.probe(workload, recipe, {asked}).to_dict()\n"
     found = run(tmp_path, body, width=32)  # as much memory as of 512, for less computing
     best = found["best"]
-    assert 0.6 <= best["outcome"]["measurement"]["peak_device_bytes"] / (640 * MIB) <= 0.8
+    assert budget.min_util <= best["outcome"]["measurement"]["peak_device_bytes"] / budget.total_bytes <= 0.8
     assert best["recipe"] in [trial["recipe"] for trial in found["trials"]]
 
 

@@ -22,6 +22,7 @@ from memplan.probe.trials import StepLimit
 from memplan.recipe import Precision, Recipe
 from memplan.results import Outcome, OutcomeKind
 from memplan.units import GIB, MIB
+from tests.cpu_budgets import beyond_cpu_build_bytes
 from tests.making import CARD, CPU, REQUEST, command, context
 
 ON_CARD = replace(
@@ -106,8 +107,9 @@ def test_a_replica_that_is_built_late_counts_once(tmp_path: Path) -> None:
     outcome = run_trial(replace(REQUEST, source=source, recipe=recipe, budget_bytes=2 * GIB))
     measured = outcome.measurement
     assert measured is not None
-    assert measured.peak_process_bytes > 600 * MIB  # two processes with PyTorch, and what one holds
-    assert measured.peak_process_bytes < 1000 * MIB  # which would be there twice
+    taken_bytes = measured.peak_process_bytes - 2 * beyond_cpu_build_bytes()
+    assert taken_bytes > 600 * MIB  # two processes with PyTorch, and what one holds
+    assert taken_bytes < 1000 * MIB  # which would be there twice
 
 
 def test_a_script_that_takes_more_than_the_budget_is_stopped(tmp_path: Path) -> None:
