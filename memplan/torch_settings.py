@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import warnings
 from dataclasses import dataclass
 
 _ATTENTION_KERNELS = ("flash", "mem_efficient", "math", "cudnn")
@@ -38,12 +39,15 @@ def read_torch_settings() -> TorchSettings | None:
     if torch is None:
         return None
     cudnn, cuda = torch.backends.cudnn, torch.backends.cuda
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # PyTorch 2.9.0 warns whoever asks for it
+        matmul_precision = torch.get_float32_matmul_precision()
     return TorchSettings(
         default_dtype=str(torch.get_default_dtype()).removeprefix("torch."),
         cudnn_benchmark=cudnn.benchmark,
         cudnn_deterministic=cudnn.deterministic,
         cudnn_allow_tf32=cudnn.conv.fp32_precision == "tf32",
-        float32_matmul_precision=torch.get_float32_matmul_precision(),
+        float32_matmul_precision=matmul_precision,
         deterministic_debug_mode=torch.get_deterministic_debug_mode(),
         attention_kernels=tuple(each for each in _ATTENTION_KERNELS if getattr(cuda, f"{each}_sdp_enabled")()),
     )

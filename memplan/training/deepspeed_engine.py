@@ -68,7 +68,9 @@ def make_engine(
     given = workload.deepspeed or {}
     config = engine_config(given, recipe, hidden_size=hidden_size(model), grad_clip_norm=workload.grad_clip_norm)
     if workload.weights_arrive_sharded:
-        deepspeed.zero.Init(module=model, config_dict_or_path=config)
+        # only weights made within keep no gathered copies until the backward pass, to DeepSpeed before 0.19.4
+        with deepspeed.zero.Init(module=model, config_dict_or_path=config):
+            pass
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config, dist_init_required=False)
     return engine
 

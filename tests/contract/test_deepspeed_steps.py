@@ -98,7 +98,6 @@ def test_a_model_that_is_sharded_only_once_it_is_there_takes_all_of_it_first() -
         for each in (True, False)
     )
     assert as_made.peak_allocated_bytes < LAYERS * 32 * MIB <= once_there.peak_allocated_bytes
-    assert once_there.breakdown.parameters >= LAYERS * 32 * MIB
 
 
 def test_what_is_offloaded_takes_nothing_on_a_card() -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 import pytest
 import torch
+from packaging.version import Version
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
@@ -33,6 +34,10 @@ from tests import making  # noqa: E402
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+needs_fsdp2 = pytest.mark.skipif(
+    Version(transformers.__version__) < Version("5.20"), reason="the Trainer shards by FSDP2 from transformers 5.20 on"
+)
 
 LENGTHS = (3, 5, 2, 8, 4, 6, 1, 7, 2, 16, 3, 4)
 
@@ -365,7 +370,10 @@ def test_no_model_and_two_are_refused(arguments: Any) -> None:
 
 @pytest.mark.parametrize(
     ("settings", "problem"),
-    [({"version": 1}, "fsdp_config has version 1; plan with fsdp=True"), ({"cpu_offload": True}, "has cpu_offload")],
+    [
+        ({"version": 1}, "fsdp_config has version 1; plan with fsdp=True"),
+        pytest.param({"cpu_offload": True}, "has cpu_offload", marks=needs_fsdp2),
+    ],
 )
 def test_fsdp_is_refused_in_its_first_version_and_where_it_offloads(
     tmp_path: Path, settings: dict[str, Any], problem: str
@@ -490,6 +498,7 @@ def test_the_model_is_compiled_as_the_arguments_say(
     assert workload.model.__self__._parts.compilation == expected
 
 
+@needs_fsdp2
 def test_arguments_that_shard_are_planned_for_the_replicas_and_stay_as_they_are(
     tmp_path: Path, planned_by: Any
 ) -> None:
@@ -501,6 +510,7 @@ def test_arguments_that_shard_are_planned_for_the_replicas_and_stay_as_they_are(
     assert workload.defers_gradient_sync
 
 
+@needs_fsdp2
 @pytest.mark.usefixtures("no_replica_is_left")
 @pytest.mark.parametrize("checkpoints", [False, True])
 def test_a_sharded_model_is_trained_as_accelerate_prepares_it(tmp_path: Path, checkpoints: bool) -> None:
