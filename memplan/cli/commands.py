@@ -44,7 +44,8 @@ class Commands(TyperGroup):
 def _one_line(error: Any, *, asked: str) -> UsageError:
     """Take over what Click says; its further sentence, where it has one, is what to do."""
     problem, _, hint = (_uncapitalised(each) for each in error.format_message().rstrip(".").partition(". "))
-    return UsageError(problem, hint=hint or f"{asked} --help lists what there is")
+    question, mark, _ = hint.partition("?")  # which Typer repeats where Click asks it, too
+    return UsageError(problem, hint=question + mark or f"{asked} --help lists what there is")
 
 
 def _uncapitalised(sentence: str) -> str:

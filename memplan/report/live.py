@@ -41,7 +41,6 @@ class LiveView:
             TimeElapsedColumn(),
             console=console,
             transient=True,
-            disable=not console.is_interactive,  # else stopping it would leave an empty line
         )
         self._task: TaskID | None = None
         self._heading_notes: tuple[str, ...] = ()
@@ -58,7 +57,8 @@ class LiveView:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._late_lines.end()
-        self._progress.stop()
+        if self._console.is_interactive:  # rich before 14.3 ends by an empty line what never began, too
+            self._progress.stop()
 
     def __call__(self, event: Event) -> None:
         """Show one event."""
@@ -84,9 +84,10 @@ class LiveView:
 
     def _begin(self, description: str) -> None:
         self._end()
-        if not self._console.is_interactive:
+        if self._console.is_interactive:
+            self._progress.start()
+        else:
             self._late_lines.begin(description)
-        self._progress.start()
         self._task = self._progress.add_task(description, total=None, doing="")
 
     def _say_late(self, line: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import signal
 import sys
 from typing import TYPE_CHECKING
@@ -126,7 +127,7 @@ def test_an_interrupt_has_its_own_status_and_a_word(
 
 @pytest.mark.parametrize(
     ("words", "problem"),
-    [(("probe",), "there is nothing to probe"), (("report", "--nonsense"), "no such option: --nonsense")],
+    [(("probe",), "there is nothing to probe"), (("report", "--nonsense"), "no such option")],
 )
 def test_a_failure_is_a_document_where_one_was_asked_for(
     words: tuple[str, ...], problem: str, status_of: Callable[..., int], capsys: pytest.CaptureFixture[str]
@@ -134,13 +135,13 @@ def test_a_failure_is_a_document_where_one_was_asked_for(
     assert status_of(*words, "--json") == ExitCode.USAGE
     document = json.loads(capsys.readouterr().out)
     assert document["schema_version"] == 1
-    assert (document["error"]["kind"], document["error"]["problem"]) == ("UsageError", problem)
+    assert document["error"]["kind"] == "UsageError"
+    assert document["error"]["problem"].startswith(problem)
 
 
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (("--nonsense",), "no such option: --nonsense; memplan --help lists what there is"),
         (("repot",), "no such command 'repot'; did you mean 'report'?"),
         (("estimate",), "missing argument 'CONFIG'; memplan estimate --help lists what there is"),
         (("probe", "--max-util", "half"), "max-util 'half' is not a number; write it like 0.8"),
@@ -152,6 +153,12 @@ def test_a_line_that_cannot_be_parsed_is_refused_in_one_line(
     words: tuple[str, ...], line: str, said: Callable[..., tuple[int, str]]
 ) -> None:
     assert said(*words) == (ExitCode.USAGE, f"memplan: {line}\n")
+
+
+def test_an_option_that_is_not_known_is_refused_in_one_line(said: Callable[..., tuple[int, str]]) -> None:
+    status, line = said("--nonsense")
+    assert status == ExitCode.USAGE
+    assert re.fullmatch(r"memplan: no such option:? .*--nonsense.*; memplan --help lists what there is\n", line)
 
 
 class _HungUp(io.StringIO):
