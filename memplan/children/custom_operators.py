@@ -29,6 +29,7 @@ class _Registered:
         fake: says what the results look like; None if nothing does.
         backward: computes gradients; None if it has none.
         setup_context: keeps for that what it needs; None if nothing.
+        casts: to what autocast casts on each kind of device.
     """
 
     function: Callable[..., Any]
@@ -36,6 +37,7 @@ class _Registered:
     fake: Callable[..., Any] | None
     backward: Callable[..., Any] | None
     setup_context: Callable[..., Any] | None
+    casts: dict[str, Any]
 
 
 def reduced_custom_operator(value: Any) -> tuple[Any, ...] | None:
@@ -60,9 +62,18 @@ def reduced_custom_operator(value: Any) -> tuple[Any, ...] | None:
         fake=value._abstract_fn,  # noqa: SLF001 - as above
         backward=value._backward_fn,  # noqa: SLF001 - as above
         setup_context=value._setup_context_fn,  # noqa: SLF001 - as above
+        casts=autocast_types(value),
     )
     defined = (value._qualname, value._schema, tuple(value._tags))  # noqa: SLF001 - as above
     return _defined_again, defined, registered, None, None, _register
+
+
+def autocast_types(operator: Any) -> dict[str, Any]:
+    """Return the type that an operator's definition casts its arguments to under autocast, by kind of device."""
+    by_device: dict[str, Any] | None = getattr(operator, "_autocast_dtype", None)
+    if by_device is None:  # PyTorch before 2.13
+        by_device = {kind: getattr(operator, f"_autocast_{kind}_dtype", None) for kind in ("cuda", "cpu")}
+    return {kind: dtype for kind, dtype in by_device.items() if dtype is not None}
 
 
 def _definition_of(operator: Any) -> Any:
@@ -99,3 +110,5 @@ def _register(operator: Any, registered: _Registered) -> None:
         operator.register_fake(registered.fake)
     if registered.backward is not None:
         operator.register_autograd(registered.backward, setup_context=registered.setup_context)
+    for device_type, dtype in registered.casts.items():
+        operator.register_autocast(device_type, dtype)

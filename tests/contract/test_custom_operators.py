@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import cloudpickle
 import pytest
@@ -48,6 +49,34 @@ def test_what_an_operator_of_the_user_takes_inside_is_counted(device: DeviceSpec
     assert found.peak_allocated_bytes == pytest.approx((3 + 8 + 1) * MIB + workspace_bytes, abs=4 * KIB)
     assert trace.method == "fake-tensor trace"
     assert trace.uncounted == ()
+
+
+def copies(name: str, device_type: str) -> Any:
+    @torch.library.custom_op(f"memplan_contract::{name}", mutates_args=())
+    def copied(values: torch.Tensor) -> torch.Tensor:
+        return values.clone()
+
+    copied.register_autocast(device_type, torch.bfloat16)
+    return copied
+
+
+@pytest.mark.parametrize(
+    ("copied", "expected_mib"),
+    [
+        (copies("copied_in_half", "cuda"), 32 + 16 + 16),  # the batch, that in half, and its copy
+        (copies("copied_as_it_is", "cpu"), 32 + 32 + 16),  # the batch, its copy, and that in half for the layer
+    ],
+)
+def test_what_is_registered_for_autocast_on_a_card_is_cast_there(copied: Any, expected_mib: int) -> None:
+    workload = Workload(
+        model=lambda: nn.Linear(1024, 1, bias=False),
+        batch=lambda size: torch.zeros(size, 8, 1024),
+        loss=lambda model, batch: model(copied(batch)).mean(),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    )
+    trace = traced(workload, CARD, Recipe(micro_batch_size=1024, precision="bf16"))
+    found = estimate(trace, micro_batch_size=1024, device=CARD)
+    assert found.peak_allocated_bytes == pytest.approx(expected_mib * MIB + 2 * CUBLAS_BYTES, abs=64 * KIB)
 
 
 ROWS, WIDTH, CLASSES = 32_768, 128, 2048

@@ -12,6 +12,7 @@ from memplan.estimators.fake_tensors.inference_mode import trace_inference_mode
 from memplan.estimators.fake_tensors.plain_derivatives import install_plain_derivatives
 from memplan.estimators.lowering.cuda_autocast import CudaAutocast
 from memplan.estimators.lowering.cuda_operators import install_cuda_operators
+from memplan.estimators.lowering.custom_operator_casts import cast_as_registered_for_cuda
 from memplan.estimators.lowering.flash_attention_stand_in import FlashAttentionStandIn
 from memplan.estimators.lowering.flex_attention import FlexAttention
 from memplan.estimators.lowering.inductor_card import InductorCard, inductor_card
@@ -43,6 +44,7 @@ def lower_to(device: DeviceSpec) -> None:
     if capability is not None:
         install_cuda_operators(capability, device.sm_count)
         CudaAutocast().install()
+        cast_as_registered_for_cuda()
         redirect_cuda_autocast()
         _FLEX_ATTENTION.install()
 
