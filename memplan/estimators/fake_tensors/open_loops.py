@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from types import CodeType
 
-_FOR = "FOR_ITER"
+# Where a jump back leads that ends by itself: to the next of what is run over, and behind what was awaited.
+_ENDING = frozenset({"FOR_ITER", "GET_ANEXT", "END_SEND"})
 _AWAITING = "JUMP_BACKWARD_NO_INTERRUPT"
 
 
@@ -19,4 +20,4 @@ def has_open_loop(code: CodeType) -> bool:
     instructions = list(dis.get_instructions(code))
     operators = {each.offset: each.opname for each in instructions}
     backward = (each for each in instructions if "JUMP_BACKWARD" in each.opname and each.opname != _AWAITING)
-    return any(operators[each.argval] != _FOR for each in backward)
+    return any(operators[each.argval] not in _ENDING for each in backward)

@@ -42,8 +42,23 @@ async def awaits(value: Any) -> Any:
     return await value
 
 
+async def runs_over_what_comes(values: Any) -> list[Any]:
+    found = []
+    async for each in values:
+        found.append(each)  # noqa: PERF401 - it is about the loop
+    return found
+
+
+def hands_on(values: list[int]) -> Any:
+    yield from values
+
+
 @pytest.mark.parametrize(
-    ("function", "is_open"), [(runs_over, False), (runs_while, True), (runs_until, True), (awaits, False)]
+    ("function", "is_open"),
+    [
+        *((each, False) for each in (runs_over, runs_over_what_comes, awaits, hands_on)),
+        *((each, True) for each in (runs_while, runs_until)),
+    ],
 )
 def test_only_conditions_make_a_loop_open(function: Callable[..., Any], *, is_open: bool) -> None:
     assert has_open_loop(function.__code__) is is_open
