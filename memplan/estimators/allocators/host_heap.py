@@ -7,7 +7,7 @@ glibc on 64-bit Linux (malloc(3), mallopt(3), and ``malloc/malloc.c`` of glibc 2
   threshold, and unmapped when freed. The threshold starts at 128 KiB and grows to the largest mapping freed so far, at
   most 32 MiB (``M_MMAP_THRESHOLD``); from then on smaller blocks live in the heap.
 - The heap serves the smallest free block that fits, with 112 bytes to spare for alignment: a hole of just the right
-  size is not used again. Freed neighbours merge.
+  size is not used again, but where the heap's blocks begin at multiples of 64. Freed neighbours merge.
 - Freed memory goes back to the system only from the heap's end, once twice the threshold is free there
   (``M_TRIM_THRESHOLD``); 128 KiB stay (``M_TOP_PAD``).
 - The splinters that alignment leaves go to a cache for small objects (tcache), whence C++ objects take them: they keep

@@ -116,7 +116,8 @@ def test_what_is_alive_is_resident_before_and_after(events: list[tuple[int, int]
     assert alive_at_end <= peaks.resident_at_end_bytes <= peaks.peak_resident_bytes
 
 
-# From the filling on, Python makes only small objects, which it keeps outside this heap.
+# From the filling on, Python makes only small objects, which it keeps outside this heap. Where blocks begin
+# at multiples of 64, splinters let a hole fit a block of its own size again; the replay knows the other beginnings.
 C_LIBRARY_RUN = """
 import ctypes, json, os, sys
 libc = ctypes.CDLL(None)
@@ -136,7 +137,9 @@ def take(block, size):
 end, fill = libc.sbrk(0), 60 * 1024  # smaller than every block of the run
 while libc.sbrk(0) == end:  # what the interpreter has free shall serve no block
     take(0, fill)
-take(0, libc.sbrk(0) - addresses[0] - 2 * fill & -64)  # nor what is left at the heap's end
+libc.malloc.argtypes = libc.malloc_usable_size.argtypes = [ctypes.c_size_t]
+left = libc.sbrk(0) - addresses[0] - libc.malloc_usable_size(addresses[0]) + 8
+libc.malloc(left - 144)  # nor what is left at the heap's end, which comes to lie 32 bytes beside a multiple of 64
 peak = before = resident()
 for block, size in events:
     if size:
