@@ -22,6 +22,7 @@ from memplan.recipe import Precision, Recipe
 from memplan.results import Outcome, OutcomeKind
 from memplan.units import GIB, KIB, MIB
 from memplan.workload import PickledWorkload, WorkloadReference, WorkloadSource
+from tests.cpu_budgets import cpu_budget
 from tests.making import reference
 
 if TYPE_CHECKING:
@@ -218,7 +219,7 @@ def test_where_samples_turn_out_alike_no_typical_batch_is_reported(end_of) -> No
 
 
 def test_a_sample_of_absurd_size_is_named_even_where_it_runs_out_of_memory(end_of) -> None:
-    outcome = end_of("ragged_with_an_outlier", budget_bytes=600 * MIB)
+    outcome = end_of("ragged_with_an_outlier", budget_bytes=cpu_budget(600).total_bytes)
     assert outcome.kind is OutcomeKind.HOST_OUT_OF_MEMORY, outcome
     assert "1 sample decides the worst batch alone: 40 (size 102400)" in outcome.notes[0]
 
@@ -250,7 +251,7 @@ def test_a_workload_made_in_the_callers_process_travels() -> None:
     ],
 )
 def test_a_recipe_above_the_budget_ends_as_out_of_memory(end_of, function: str) -> None:
-    outcome = end_of(function, budget_bytes=800 * MIB)
+    outcome = end_of(function, budget_bytes=cpu_budget(800).total_bytes)
     assert outcome.kind is OutcomeKind.HOST_OUT_OF_MEMORY, outcome
     assert outcome.evidence
     assert outcome.measurement is None

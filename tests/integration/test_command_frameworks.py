@@ -17,6 +17,7 @@ from memplan.probe.trials import TrialRequest
 from memplan.recipe import Recipe
 from memplan.results import Outcome, OutcomeKind
 from memplan.units import GIB, MIB
+from tests.cpu_budgets import beyond_cpu_build_bytes
 from tests.making import command
 
 SCRIPTS = Path(__file__).parent / "training_scripts"
@@ -30,8 +31,9 @@ def needs(*modules: str) -> pytest.MarkDecorator:
 
 def ran(template: str, folder: Path, recipe: Recipe, *, steps: int = 4) -> Outcome:
     source = command(template, folder, steps=steps)
-    device = resolve_device("cpu", budget_bytes=2 * GIB)
-    return run_trial(TrialRequest(source=source, recipe=recipe, device=device, budget_bytes=2 * GIB))
+    budget_bytes = 2 * GIB + 3 * beyond_cpu_build_bytes()  # of two replicas and what starts them
+    device = resolve_device("cpu", budget_bytes=budget_bytes)
+    return run_trial(TrialRequest(source=source, recipe=recipe, device=device, budget_bytes=budget_bytes))
 
 
 @pytest.mark.slow
