@@ -1,4 +1,4 @@
-"""Releases of torch, where they differ in what a training takes."""
+"""Releases of torch and others, where they differ in what a training takes."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def reduced_custom_operator(value: Any) -> tuple[Any, ...] | None:
 def autocast_types(operator: Any) -> dict[str, Any]:
     """Return the type that an operator's definition casts its arguments to under autocast, by kind of device."""
     by_device: dict[str, Any] | None = getattr(operator, "_autocast_dtype", None)
-    if by_device is None:  # PyTorch before 2.13
+    if by_device is None:  # PyTorch 2.11 and before
         by_device = {kind: getattr(operator, f"_autocast_{kind}_dtype", None) for kind in ("cuda", "cpu")}
     return {kind: dtype for kind, dtype in by_device.items() if dtype is not None}
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 import pytest
 import torch
-from packaging.version import Version
 
 from memplan.devices.cards import find_card
 from memplan.errors import WorkloadError
 from memplan.estimators import StepTrace, estimate
 from memplan.recipe import Recipe
+from memplan.torch_releases import release_of
 from memplan.workload import Workload
 from tests.contract.tracing import traced
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 pytest.importorskip("transformers", reason="needs memplan[transformers]")
-if Version(version("transformers")) < Version("5.4"):
+if release_of(version("transformers")) < (5, 4):
     pytest.skip("the package has a stand-in for transformers from 5.4 on", allow_module_level=True)
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

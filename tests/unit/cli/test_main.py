@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 import signal
 import sys
 from typing import TYPE_CHECKING
@@ -125,9 +124,14 @@ def test_an_interrupt_has_its_own_status_and_a_word(
     assert text.endswith("memplan: interrupted\n")
 
 
+def unquoted_option(said: str) -> str:
+    """Return what is said of an option as Typer's own Click says it; newer releases of Click quote it."""
+    return said.replace("option '--nonsense'", "option: --nonsense")
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
-    [(("probe",), "there is nothing to probe"), (("report", "--nonsense"), "no such option")],
+    [(("probe",), "there is nothing to probe"), (("report", "--nonsense"), "no such option: --nonsense")],
 )
 def test_a_failure_is_a_document_where_one_was_asked_for(
     words: tuple[str, ...], problem: str, status_of: Callable[..., int], capsys: pytest.CaptureFixture[str]
@@ -135,13 +139,14 @@ def test_a_failure_is_a_document_where_one_was_asked_for(
     assert status_of(*words, "--json") == ExitCode.USAGE
     document = json.loads(capsys.readouterr().out)
     assert document["schema_version"] == 1
-    assert document["error"]["kind"] == "UsageError"
-    assert document["error"]["problem"].startswith(problem)
+    said = unquoted_option(document["error"]["problem"])
+    assert (document["error"]["kind"], said) == ("UsageError", problem)
 
 
 @pytest.mark.parametrize(
     ("words", "line"),
     [
+        (("--nonsense",), "no such option: --nonsense; memplan --help lists what there is"),
         (("repot",), "no such command 'repot'; did you mean 'report'?"),
         (("estimate",), "missing argument 'CONFIG'; memplan estimate --help lists what there is"),
         (("probe", "--max-util", "half"), "max-util 'half' is not a number; write it like 0.8"),
@@ -152,13 +157,8 @@ def test_a_failure_is_a_document_where_one_was_asked_for(
 def test_a_line_that_cannot_be_parsed_is_refused_in_one_line(
     words: tuple[str, ...], line: str, said: Callable[..., tuple[int, str]]
 ) -> None:
-    assert said(*words) == (ExitCode.USAGE, f"memplan: {line}\n")
-
-
-def test_an_option_that_is_not_known_is_refused_in_one_line(said: Callable[..., tuple[int, str]]) -> None:
-    status, line = said("--nonsense")
-    assert status == ExitCode.USAGE
-    assert re.fullmatch(r"memplan: no such option:? .*--nonsense.*; memplan --help lists what there is\n", line)
+    status, text = said(*words)
+    assert (status, unquoted_option(text)) == (ExitCode.USAGE, f"memplan: {line}\n")
 
 
 class _HungUp(io.StringIO):

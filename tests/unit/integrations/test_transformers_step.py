@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 import pytest
 import torch
-from packaging.version import Version
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
@@ -29,6 +28,7 @@ from memplan.integrations.transformers import tune  # noqa: E402
 from memplan.integrations.transformers_arguments import loader_arguments, step_arguments  # noqa: E402
 from memplan.integrations.transformers_step import TrainerParts, TrainerStep  # noqa: E402
 from memplan.recipe import Recipe  # noqa: E402
+from memplan.torch_releases import release_of  # noqa: E402
 from memplan.training.sharding import join_absent_replicas, shard_model  # noqa: E402
 from tests import making  # noqa: E402
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 needs_fsdp2 = pytest.mark.skipif(
-    Version(transformers.__version__) < Version("5.20"), reason="the Trainer shards by FSDP2 from transformers 5.20 on"
+    release_of(transformers.__version__) < (5, 20), reason="the Trainer shards by FSDP2 from transformers 5.20 on"
 )
 
 LENGTHS = (3, 5, 2, 8, 4, 6, 1, 7, 2, 16, 3, 4)
